@@ -1,1 +1,4 @@
 //! draftree
+
+pub mod error;
+pub mod tokenizer;
