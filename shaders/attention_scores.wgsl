@@ -72,16 +72,16 @@ fn attention_scores(@builtin(global_invocation_id) id: vec3u) {
   }
   for (var h = 0u; h < attention.heads_per_kv; h++) {
     let head = (row * attention.kv_heads + kv_head) * attention.heads_per_kv + h;
-    let from = head * attention.score_stride + first / 4u;
-    var highest = scores[from];
+    let begin = head * attention.score_stride + first / 4u;
+    var highest = scores[begin];
     for (var quad = 1u; quad < quads; quad++) {
-      highest = max(highest, scores[from + quad]);
+      highest = max(highest, scores[begin + quad]);
     }
     let maximum = max(max(highest.x, highest.y), max(highest.z, highest.w));
     var sum = 0.0;
     for (var quad = 0u; quad < quads; quad++) {
-      let weight = exp(scores[from + quad] - maximum);
-      scores[from + quad] = weight;
+      let weight = exp(scores[begin + quad] - maximum);
+      scores[begin + quad] = weight;
       sum += (weight.x + weight.y) + (weight.z + weight.w);
     }
     chunks[head * attention.chunk_stride + chunk] = vec2f(maximum, sum);

@@ -64,7 +64,8 @@ fn templates_see_what_transformers_gives_them() {
 
 #[test]
 fn blocks_leave_no_lines_behind() {
-    let source = "{% for message in messages %}\n    {% if true %}\n{{ message.role }}\n    {% endif %}\n{% endfor %}\n";
+    let source =
+        "{% for message in messages %}\n    {% if true %}\n{{ message.role }}\n    {% endif %}\n{% endfor %}\n";
     assert_eq!(render(source, &[message("user", ""), message("assistant", "")]), "user\nassistant\n");
 }
 
@@ -93,7 +94,8 @@ fn the_methods_and_filters_of_python_templates_are_there() {
 
 #[test]
 fn a_clock_gives_the_date() {
-    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None).unwrap().with_clock(|| 1_721_995_200);
+    let template =
+        ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None).unwrap().with_clock(|| 1_721_995_200);
     assert_eq!(template.render(&[], false).unwrap(), "26 Jul 2024");
 }
 

@@ -70,7 +70,8 @@ fn a_gguf_and_a_folder_of_one_model_are_one_tokenizer() {
 
 #[test]
 fn golden_answers_decode_to_their_text() {
-    for (file, name) in [("SmolLM2-135M-Instruct.Q4_1", "SmolLM2"), ("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M", "Qwen2.5.gguf")]
+    for (file, name) in
+        [("SmolLM2-135M-Instruct.Q4_1", "SmolLM2"), ("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M", "Qwen2.5.gguf")]
     {
         let Some(case) = cases().into_iter().find(|case| case.name == name) else { continue };
         let tokenizer = case.build();
@@ -173,7 +174,8 @@ fn a_stream_adds_up_to_the_decoded_whole() {
 fn a_stream_never_shows_half_a_character() {
     for case in cases() {
         let tokenizer = case.build();
-        for text in ["🎉🏳️‍🌈👩‍👩‍👧‍👦", "日本語のテキスト、漢字", "é ñ Ω й", "na\u{308}i\u{308}ve", "  indented  text "] {
+        for text in ["🎉🏳️‍🌈👩‍👩‍👧‍👦", "日本語のテキスト、漢字", "é ñ Ω й", "na\u{308}i\u{308}ve", "  indented  text "]
+        {
             let ids = tokenizer.encode(text, false).unwrap();
             let whole = tokenizer.decode(&ids, false);
             assert!(!whole.contains('\u{fffd}'));

@@ -7,7 +7,7 @@
 
 use half::f16;
 
-use super::packing::{GROUP_ROWS, PackedFormat, PackedLayout};
+use super::packing::{GROUP_ROWS, PackedFormat, PackedLayout, Q8_ZERO};
 use super::quantize::{dequantize, half_at, k_scale_min, q3_k_scale};
 use super::tensor_type::TensorType;
 use crate::error::{Error, ErrorCode, Result};
@@ -136,9 +136,10 @@ fn pack_q4_wide<B: NibbleBlock>(bytes: &[u8], quants: &mut [u32], scales: &mut [
 }
 
 fn pack_q8<B: ByteBlock>(bytes: &[u8], quants: &mut [u32], scales: &mut [u32]) {
+    let raise = u32::from(Q8_ZERO - B::ZERO) * 0x0101_0101;
     for (i, block) in bytes.chunks_exact(B::BYTES).enumerate() {
         let unit = B::unit(block, 0);
-        scatter(&mut quants[i * 8 * GROUP_ROWS..], unit.quants.into_iter());
+        scatter(&mut quants[i * 8 * GROUP_ROWS..], unit.quants.into_iter().map(|word| word + raise));
         scales[i * GROUP_ROWS] = unit.scale_min[0].0.to_bits();
     }
 }
@@ -147,16 +148,16 @@ fn pack_q8_wide<B: ByteBlock>(bytes: &[u8], quants: &mut [u32], scales: &mut [u3
     let mut at = 0;
     for block in bytes.chunks_exact(B::BYTES) {
         for i in 0..B::UNITS {
-            let Unit { quants: words, scale_min: [first, second] } = B::unit(block, i);
-            let pairs = [first.0, first.1, second.0, second.1].map(f32::to_bits);
-            scatter(&mut quants[at * 8 * GROUP_ROWS..], words.into_iter());
-            scatter(&mut scales[at * 4 * GROUP_ROWS..], pairs.into_iter());
+            let unit = B::unit(block, i);
+            let pairs = unit.scale_min.map(|(scale, min)| [scale, min - f32::from(B::ZERO) * scale].map(f32::to_bits));
+            scatter(&mut quants[at * 8 * GROUP_ROWS..], unit.quants.into_iter());
+            scatter(&mut scales[at * 4 * GROUP_ROWS..], pairs.into_iter().flatten());
             at += 1;
         }
     }
 }
 
-/// 32 consecutive weights: weight `k` is byte `k` (signed) of `quants` times the scale, plus the minimum, of its 16.
+/// 32 consecutive weights: weight `k` is (byte `k` of `quants`, minus the block's zero) times the scale, plus the minimum, of its 16.
 struct Unit {
     quants: [u32; 8],
     scale_min: [(f32, f32); 2],
@@ -168,8 +169,11 @@ trait Block {
     const UNITS: usize = 1;
 }
 
-/// A block whose quants fit in signed bytes: every quantised type.
+/// A block whose quants fit in bytes: every quantised type.
 trait ByteBlock: Block {
+    /// The quant that stands for zero, where the type counts from the middle of its range.
+    const ZERO: u8 = 0;
+    /// The quants as unsigned bytes; minimums are those of `quant - ZERO`.
     fn unit(block: &[u8], i: usize) -> Unit;
 }
 
@@ -210,14 +214,6 @@ fn spread_bits(bits: u32) -> u32 {
     ((bits & 15) * 0x0020_4081) & 0x0101_0101
 }
 
-/// Four unsigned quants of `BITS` bits each, minus `2^(BITS - 1)`, as signed bytes.
-fn centre<const BITS: u32>(quants: u32) -> u32 {
-    let top = 0x0101_0101 << (BITS - 1);
-    let twos_complement = quants ^ top;
-    let sign = twos_complement & top;
-    twos_complement | (sign >> (BITS - 1)) * (0x100 - (1 << BITS))
-}
-
 struct Q4_0;
 
 impl Block for Q4_0 {
@@ -236,9 +232,11 @@ impl NibbleBlock for Q4_0 {
 }
 
 impl ByteBlock for Q4_0 {
+    const ZERO: u8 = 8;
+
     fn unit(block: &[u8], _: usize) -> Unit {
         let d = half_at(block, 0);
-        Unit { quants: split_nibble_bytes(&block[2..]).map(centre::<4>), scale_min: [(d, 0.0); 2] }
+        Unit { quants: split_nibble_bytes(&block[2..]), scale_min: [(d, 0.0); 2] }
     }
 }
 
@@ -280,8 +278,10 @@ impl Block for Q5_0 {
 }
 
 impl ByteBlock for Q5_0 {
+    const ZERO: u8 = 16;
+
     fn unit(block: &[u8], _: usize) -> Unit {
-        let quants = five_bit_bytes(word(block, 2), &block[6..]).map(centre::<5>);
+        let quants = five_bit_bytes(word(block, 2), &block[6..]);
         Unit { quants, scale_min: [(half_at(block, 0), 0.0); 2] }
     }
 }
@@ -306,8 +306,13 @@ impl Block for Q8_0 {
 }
 
 impl ByteBlock for Q8_0 {
+    const ZERO: u8 = 128;
+
     fn unit(block: &[u8], _: usize) -> Unit {
-        Unit { quants: std::array::from_fn(|w| word(block, 2 + 4 * w)), scale_min: [(half_at(block, 0), 0.0); 2] }
+        Unit {
+            quants: std::array::from_fn(|w| word(block, 2 + 4 * w) ^ 0x8080_8080),
+            scale_min: [(half_at(block, 0), 0.0); 2],
+        }
     }
 }
 
@@ -337,13 +342,15 @@ impl Block for Q3K {
 }
 
 impl ByteBlock for Q3K {
+    const ZERO: u8 = 4;
+
     fn unit(block: &[u8], i: usize) -> Unit {
         let d = half_at(block, 108);
         let bytes = &block[32 + i / 4 * 32..];
         let quant = |w: usize| {
             let low = (word(bytes, 4 * w) >> (i % 4 * 2)) & 0x0303_0303;
             let third = (word(block, 4 * w) >> i) & 0x0101_0101;
-            centre::<3>(low | third << 2)
+            low | third << 2
         };
         let scale = |j: usize| (d * (i32::from(q3_k_scale(&block[96..108], j)) - 32) as f32, 0.0);
         Unit { quants: std::array::from_fn(quant), scale_min: [scale(2 * i), scale(2 * i + 1)] }
@@ -407,6 +414,8 @@ impl Block for Q6K {
 }
 
 impl ByteBlock for Q6K {
+    const ZERO: u8 = 32;
+
     fn unit(block: &[u8], i: usize) -> Unit {
         let d = half_at(block, 208);
         let (half, quarter) = (i / 4, i % 4);
@@ -414,7 +423,7 @@ impl ByteBlock for Q6K {
         let quant = |w: usize| {
             let low = (word(low, 4 * w) >> (quarter / 2 * 4)) & 0x0f0f_0f0f;
             let high = (word(high, 4 * w) >> (quarter * 2)) & 0x0303_0303;
-            centre::<6>(low | high << 4)
+            low | high << 4
         };
         let scale = |j: usize| (d * f32::from(block[192 + j] as i8), 0.0);
         Unit { quants: std::array::from_fn(quant), scale_min: [scale(2 * i), scale(2 * i + 1)] }

@@ -26,6 +26,12 @@ pub const OUTPUTS: usize = 4;
 /// Rows of one group.
 pub const GROUP_ROWS: usize = LANES * OUTPUTS;
 
+/// The byte that stands for zero in [`PackedFormat::Q8`]. Bytes are unsigned, because kernels convert them where they stand.
+pub const Q8_ZERO: u8 = 128;
+
+/// Consecutive weights of a row that a kernel takes at once; rows are padded to a multiple of it.
+pub const STEP_VALUES: usize = 8;
+
 /// How the weights of one matrix lie in GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PackedFormat {
@@ -39,9 +45,9 @@ pub enum PackedFormat {
     Q4,
     /// Eight 4-bit unsigned quants a word; per 32: f32 scale, f32 minimum: `q * scale + min`.
     Q4Wide,
-    /// Four signed bytes a word; per 32: f32 scale: `q * scale`.
+    /// Four unsigned bytes a word; per 32: f32 scale: `(q - 128) * scale`.
     Q8,
-    /// Four signed bytes a word; per 16: f32 scale, f32 minimum: `q * scale + min`.
+    /// Four unsigned bytes a word; per 16: f32 scale, f32 minimum: `q * scale + min`.
     Q8Wide,
 }
 
@@ -130,9 +136,9 @@ impl PackedLayout {
         self.rows.div_ceil(GROUP_ROWS)
     }
 
-    /// Quant words of one row.
+    /// Quant words of one row: whole steps of [`STEP_VALUES`] weights, the last one padded with zeros.
     pub const fn row_quant_words(&self) -> usize {
-        self.cols.div_ceil(self.format.values_per_word())
+        self.cols.next_multiple_of(STEP_VALUES) / self.format.values_per_word()
     }
 
     /// Scale words of one row.
@@ -168,7 +174,7 @@ impl PackedLayout {
         for (k, value) in out.iter_mut().enumerate() {
             let word = quants[k / self.format.values_per_word() * GROUP_ROWS + row];
             let nibble = || (word >> (k % 8 * 4) & 15) as f32;
-            let byte = || f32::from((word >> (k % 4 * 8)) as i8);
+            let byte = || f32::from((word >> (k % 4 * 8)) as u8);
             *value = match self.format {
                 PackedFormat::F32 => f32::from_bits(word),
                 PackedFormat::F16 => f16::from_bits((word >> (k % 2 * 16)) as u16).to_f32(),
@@ -181,7 +187,7 @@ impl PackedLayout {
                     let (scale, min) = scale_min(k / 32);
                     nibble() * scale + min
                 }
-                PackedFormat::Q8 => byte() * f32::from_bits(scale(k / 32)),
+                PackedFormat::Q8 => (byte() - f32::from(Q8_ZERO)) * f32::from_bits(scale(k / 32)),
                 PackedFormat::Q8Wide => {
                     let (scale, min) = scale_min(k / 16);
                     byte() * scale + min

@@ -32,7 +32,10 @@ impl Tree {
         let mut depths = vec![0; tokens.len()];
         for node in 1..tokens.len() {
             if parents[node] >= node {
-                return invalid(format!("node {node} has parent {}; a parent must stand before its child", parents[node]));
+                return invalid(format!(
+                    "node {node} has parent {}; a parent must stand before its child",
+                    parents[node]
+                ));
             }
             depths[node] = depths[parents[node]] + 1;
         }

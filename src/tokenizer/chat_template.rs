@@ -169,7 +169,9 @@ fn to_json(value: &Value, options: Kwargs) -> std::result::Result<String, miniji
     let indent: Option<usize> = options.get("indent")?;
     let mut out = Vec::new();
     let written = match indent {
-        None => serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, PythonSpacing)),
+        None => {
+            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, PythonSpacing))
+        }
         Some(indent) => {
             let indent = vec![b' '; indent.min(16)];
             let formatter = serde_json::ser::PrettyFormatter::with_indent(&indent);
@@ -218,7 +220,17 @@ fn describe(what: &str, error: &minijinja::Error) -> Error {
 /// `time.strftime` for the fields that templates use, in English; `seconds` since 1970.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, minijinja::Error> {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];

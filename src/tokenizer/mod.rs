@@ -16,8 +16,8 @@ pub use chat_template::{ChatTemplate, Message};
 pub use stream_decoder::StreamDecoder;
 
 use crate::error::{Error, ErrorCode, Result};
-use bpe::Bpe;
 use crate::model::TokenizerFiles;
+use bpe::Bpe;
 use pieces::Pieces;
 
 /// What a model's configuration adds to its tokenizer files.

@@ -160,7 +160,8 @@ impl Variant {
     pub fn all() -> Vec<Self> {
         let mut variants = Vec::new();
         for kernel in Kernel::ALL {
-            let formats: Vec<_> = if kernel.reads_weights() { PackedFormat::ALL.map(Some).to_vec() } else { vec![None] };
+            let formats: Vec<_> =
+                if kernel.reads_weights() { PackedFormat::ALL.map(Some).to_vec() } else { vec![None] };
             let tiles: Vec<_> = if kernel.is_matmul() { Tile::ALL.map(Some).to_vec() } else { vec![None] };
             for &format in &formats {
                 variants.extend(tiles.iter().map(|&tile| Self { kernel, format, tile }));

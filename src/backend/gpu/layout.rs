@@ -180,10 +180,6 @@ impl RawRecord {
             _ => None,
         };
         let count = (raw.count as usize).min(raw.tokens.len());
-        Some(StepRecord {
-            tokens: raw.tokens[..count].to_vec(),
-            finish,
-            context_length: raw.context_length as usize,
-        })
+        Some(StepRecord { tokens: raw.tokens[..count].to_vec(), finish, context_length: raw.context_length as usize })
     }
 }

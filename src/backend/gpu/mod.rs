@@ -90,9 +90,7 @@ impl GpuBackend {
         let buffers = Buffers::new(&gpu, &config).await?;
         let cache = Cache::new(&gpu, &config, context_limit).await?;
         let plan = gpu
-            .scoped("preparing the model's kernels", || {
-                Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache)
-            })
+            .scoped("preparing the model's kernels", || Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache))
             .await??;
         let staging = StagingPool::new(gpu.clone(), RECORD_BYTES);
         Ok(Self {
@@ -156,14 +154,7 @@ impl GpuBackend {
 
     async fn reserve(&mut self, slots: usize) -> Result<()> {
         if self.cache.reserve(&self.gpu, &self.config, slots, self.context_limit).await? {
-            self.plan = Plan::new(
-                &self.gpu,
-                &self.kernels,
-                &self.config,
-                &self.weights,
-                &self.buffers,
-                &self.cache,
-            )?;
+            self.plan = Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache)?;
         }
         Ok(())
     }

@@ -104,11 +104,6 @@ impl Launch {
         Variant::for_rows(self.kernel, self.format, rows)
     }
 
-    /// Which kernel it launches.
-    pub fn kernel(&self) -> Kernel {
-        self.kernel
-    }
-
     /// Appends the launch to a compute pass.
     ///
     /// # Errors
@@ -212,11 +207,7 @@ impl Plan {
                     &[&b.sampling, &b.state, &b.logits, &b.thresholds, &b.candidates],
                     Grid::Items(quads.div_ceil(CHUNK_QUADS)),
                 )?,
-                sampling(
-                    Kernel::Accept,
-                    &[&b.sampling, &b.candidates, &b.state, &b.history, &b.records],
-                    Grid::One,
-                )?,
+                sampling(Kernel::Accept, &[&b.sampling, &b.candidates, &b.state, &b.history, &b.records], Grid::One)?,
             ],
         })
     }

@@ -70,7 +70,10 @@ impl Readback {
         drive(&pool.gpu)?;
         let lost = |why: &str| {
             pool.gpu.check().err().unwrap_or_else(|| {
-                Error::new(ErrorCode::DeviceLost, format!("a result could not be read back ({why}); load the model again"))
+                Error::new(
+                    ErrorCode::DeviceLost,
+                    format!("a result could not be read back ({why}); load the model again"),
+                )
             })
         };
         match mapped.await {
