@@ -8,8 +8,11 @@
 //! The slowest axis comes first.
 
 pub mod backend;
+pub mod engine;
 pub mod error;
 pub mod model;
 pub mod sampling;
 pub mod speculate;
 pub mod tokenizer;
+#[cfg(target_arch = "wasm32")]
+pub mod web;

@@ -8,7 +8,13 @@ use draftree::sampling::SamplingParams;
 use draftree::speculate::tree::Tree;
 
 fn setup(prompt: &[u32], n: u32) -> GenerationSetup {
-    GenerationSetup { sampling: SamplingParams::default(), end_tokens: vec![], max_tokens: n, prompt: prompt.to_vec(), valid_tokens: u32::MAX }
+    GenerationSetup {
+        sampling: SamplingParams::default(),
+        end_tokens: vec![],
+        max_tokens: n,
+        prompt: prompt.to_vec(),
+        valid_tokens: u32::MAX,
+    }
 }
 
 async fn run<B: Backend>(b: &mut B, prompt: &[u32], n: u32) -> Vec<u32> {
@@ -31,7 +37,10 @@ fn smoke() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/models/stories260K/stories260K-q8_0.gguf");
         let source = FileSource::open(std::path::Path::new(path)).unwrap();
         let ck = Checkpoint::open(&source).await.unwrap();
-        let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden/stories260K-q8_0.json")).unwrap()).unwrap();
+        let golden: serde_json::Value = serde_json::from_slice(
+            &std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden/stories260K-q8_0.json")).unwrap(),
+        )
+        .unwrap();
         let mut cw = CpuWeights::default();
         stream_weights(&ck, &source, &mut cw, &mut |_, _| {}).await.unwrap();
         let mut cpu = CpuBackend::new(ck.config.clone(), cw, None).unwrap();
@@ -42,8 +51,10 @@ fn smoke() {
         let mut g = GpuBackend::new(ck.config.clone(), gw, gpu, None).await.unwrap();
         g.warm_up().await.unwrap();
         for p in golden["prompts"].as_array().unwrap().iter().take(3) {
-            let ids: Vec<u32> = p["prompt_ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
-            let want: Vec<u32> = p["greedy_ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+            let ids: Vec<u32> =
+                p["prompt_ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+            let want: Vec<u32> =
+                p["greedy_ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
             let a = cpu.evaluate(0, &Tree::chain(&ids[..ids.len().min(64)]).unwrap()).await.unwrap();
             let b = g.evaluate(0, &Tree::chain(&ids[..ids.len().min(64)]).unwrap()).await.unwrap();
             let d = a.iter().zip(&b).map(|(x, y)| (x - y).abs()).fold(0f32, f32::max);
@@ -52,7 +63,12 @@ fn smoke() {
             println!("cpu {}", c.iter().zip(&want).take_while(|(x, y)| x == y).count());
             let t = std::time::Instant::now();
             let c = run(&mut g, &ids, 128).await;
-            println!("gpu {} {:?} {:?}", c.iter().zip(&want).take_while(|(x, y)| x == y).count(), t.elapsed(), g.counters());
+            println!(
+                "gpu {} {:?} {:?}",
+                c.iter().zip(&want).take_while(|(x, y)| x == y).count(),
+                t.elapsed(),
+                g.counters()
+            );
         }
     });
 }
