@@ -12,6 +12,7 @@ import { createReadStream } from 'node:fs';
 import { realpath, stat } from 'node:fs/promises';
 import http from 'node:http';
 import path from 'node:path';
+import { pipeline } from 'node:stream/promises';
 import { pathToFileURL } from 'node:url';
 import { Failure, runMain } from './failure.mjs';
 import { parseOptions } from './options.mjs';
@@ -214,19 +215,16 @@ function readRange(header, size) {
 async function sendBody(file, start, stop, fault, response) {
   const cut = fault.truncate === undefined ? Infinity : fault.truncate;
   const stream = createReadStream(file, { start, end: stop - 1, highWaterMark: fault.bytesPerSecond ? 1 << 14 : 1 << 18 });
-  response.on('close', () => stream.destroy());
+  if (fault.truncate === undefined && !fault.bytesPerSecond) return pipeline(stream, response).catch(() => response.destroy());
   let sent = 0;
   for await (const chunk of stream) {
     const piece = /** @type {Buffer} */ (chunk).subarray(0, Math.max(0, cut - sent));
     if (response.destroyed) return;
-    const ready = response.write(piece);
+    response.write(piece);
     sent += piece.length;
-    if (sent >= cut) {
-      await new Promise((resolve) => setTimeout(resolve, 20));
-      return response.destroy();
-    }
-    if (fault.bytesPerSecond) await new Promise((resolve) => setTimeout(resolve, (1000 * piece.length) / Number(fault.bytesPerSecond)));
-    else if (!ready) await new Promise((resolve) => void response.once('drain', resolve).once('close', resolve));
+    const pause = fault.bytesPerSecond ? (1000 * piece.length) / fault.bytesPerSecond : 20;
+    if (fault.bytesPerSecond || sent >= cut) await new Promise((resolve) => setTimeout(resolve, pause));
+    if (sent >= cut) return response.destroy();
   }
   response.end();
 }
