@@ -76,11 +76,12 @@ async function main(argv) {
  */
 async function measureModel(name, browser, repeats, options) {
   say(`Loading ${name} in ${browser} …`);
-  const model = await openModel({ model: name, browser, onProgress: stageLines() });
+  const model = await openModel(name, { browser, onProgress: stageLines() });
   try {
     const loadCachedMs = await model.reload();
     say('Timing passes and kernels …');
     const benchmark = await model.benchmark({ rows: ROWS });
+    /** @type {import('./headless.mjs').Result[]} */
     const results = [];
     for (let i = 0; i < repeats; i++) {
       say(`Generating, ${i + 1} of ${repeats} …`);

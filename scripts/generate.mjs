@@ -155,7 +155,7 @@ async function main(argv) {
   await setup({ browsers: [browser] });
   await build();
   say(`Loading ${name} in ${browser} …`);
-  const model = await openModel({ model: name, browser, onProgress: stageLines() });
+  const model = await openModel(name, { browser, onProgress: stageLines() });
   try {
     return await runRows(model, name, rows, generateOptions(values), values.json ?? false);
   } finally {

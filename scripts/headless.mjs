@@ -30,19 +30,24 @@ export const BLANK_PAGE = '<!doctype html><html lang="en"><title>draftree</title
  */
 /**
  * A browser at an empty page of a local server that has the whole project.
+ * @typedef {object} Session
+ * @property {{ url: string }} server
+ * @property {import('./browsers.mjs').Browser} browser
+ * @property {import('./browsers.mjs').Page} page
+ * @property {() => Promise<void>} close
+ */
+/**
  * @param {SessionOptions} options
+ * @returns {Promise<Session>}
  */
 export async function openSession({ browser: name, isolate = false, timeoutMs, mounts = {} }) {
   const server = await serve(root, { isolate, mounts, pages: { '/': BLANK_PAGE } });
   try {
     const browser = await launch(name, timeoutMs === undefined ? {} : { timeoutMs });
-    const close = async () => {
-      await browser.close();
-      await server.close();
-    };
     try {
       const page = await browser.newPage();
       await page.goto(`${server.url}/`);
+      const close = () => browser.close().then(server.close);
       return { server, browser, page, close };
     } catch (error) {
       await browser.close();
@@ -55,56 +60,57 @@ export async function openSession({ browser: name, isolate = false, timeoutMs, m
 }
 
 /**
- * @typedef {object} OpenOptions
- * @property {string} model what `--model` accepts
- * @property {import('./browsers.mjs').BrowserName} browser
- * @property {Record<string, unknown>} [loadOptions]
+ * @typedef {object} LoadOptions
+ * @property {Record<string, unknown>} [options] options of the package's `load`
  * @property {(progress: Progress) => void} [onProgress]
- * @property {number} [timeoutMs]
  */
 /**
- * Loads a model with the built package.
- * @param {OpenOptions} options
+ * A session with one model, named as for `--model`. Closing the model closes the session.
+ * @param {string} model @param {SessionOptions & LoadOptions} options
  * @returns {Promise<HeadlessModel>}
  */
-export async function openModel({ model, browser, loadOptions = {}, onProgress, timeoutMs }) {
+export async function openModel(model, options) {
   const { source, mounts } = await resolveModel(model, '/model/');
-  const session = await openSession({ browser, mounts, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+  const session = await openSession({ ...options, mounts });
   try {
-    /** @type {{ onText?: ((text: string) => void) | undefined }} */
-    const listeners = {};
-    session.page.onMessage((message) => {
-      if (message.progress) onProgress?.(message.progress);
-      if (typeof message.text === 'string') listeners.onText?.(message.text);
-    });
-    const loadOnce = () => session.page.evaluate(loadInPage, '/pkg/index.js', source(session.server.url), loadOptions);
-    const { info, loadMs } = await loadOnce();
-    return new HeadlessModel(session, info, loadMs, listeners, loadOnce);
+    const loaded = await HeadlessModel.load(session, source(session.server.url), options);
+    loaded.close = session.close;
+    return loaded;
   } catch (error) {
     await session.close();
     throw error;
   }
 }
 
-/** A model that is loaded in a headless browser. */
+/** A model that is loaded in a headless browser. A session holds one at a time. */
 export class HeadlessModel {
   #session;
-  #listeners;
   #loadOnce;
+  /** @type {((text: string) => void) | undefined} */
+  #onText;
 
   /**
-   * @param {Awaited<ReturnType<typeof openSession>>} session @param {Info} info @param {number} loadMs
-   * @param {{ onText?: ((text: string) => void) | undefined }} listeners @param {() => Promise<{ loadMs: number }>} loadOnce
+   * Loads with the built package; a model that the session held before is disposed.
+   * @param {Session} session @param {string} source what the package's `load` takes @param {LoadOptions} [options]
    */
-  constructor(session, info, loadMs, listeners, loadOnce) {
+  static async load(session, source, { options = {}, onProgress } = {}) {
+    session.page.onMessage(({ progress }) => progress && onProgress?.(progress));
+    const loadOnce = () => session.page.evaluate(loadInPage, '/pkg/index.js', source, options);
+    const { info, loadMs } = await loadOnce();
+    return new HeadlessModel(session, info, loadMs, loadOnce);
+  }
+
+  /** @param {Session} session @param {Info} info @param {number} loadMs @param {() => Promise<{ loadMs: number }>} loadOnce */
+  constructor(session, info, loadMs, loadOnce) {
     this.#session = session;
-    this.#listeners = listeners;
     this.#loadOnce = loadOnce;
     this.info = info;
     /** Wall time of `load` in the page, download from the local server included. */
     this.loadMs = loadMs;
     this.browserVersion = session.browser.version;
-    this.page = session.page;
+    /** Ends what was opened for this model. */
+    this.close = async () => {};
+    session.page.onMessage(({ text }) => typeof text === 'string' && this.#onText?.(text));
   }
 
   /**
@@ -113,9 +119,13 @@ export class HeadlessModel {
    * @returns {Promise<Result>}
    */
   async generate(prompt, options, onText) {
-    this.#listeners.onText = onText;
-    await this.#session.page.evaluate(() => /** @type {any} */ (globalThis).model.reset());
-    return this.#session.page.evaluate(generateInPage, prompt, options);
+    this.#onText = onText;
+    try {
+      await this.#session.page.evaluate(() => /** @type {any} */ (globalThis).model.reset());
+      return await this.#session.page.evaluate(generateInPage, prompt, options);
+    } finally {
+      this.#onText = undefined;
+    }
   }
 
   /** @param {Record<string, unknown>} options @returns {Promise<Record<string, unknown>>} */
@@ -129,9 +139,9 @@ export class HeadlessModel {
     return loadMs;
   }
 
-  /** Frees the model and ends browser and server. */
-  async close() {
-    await this.#session.close();
+  /** The tokens of a text, with BOS where the model wants it. @param {string} text @returns {Promise<number[]>} */
+  tokenize(text) {
+    return this.#session.page.evaluate(async (text) => [...(await /** @type {any} */ (globalThis).model.tokenize(text))], text);
   }
 }
 

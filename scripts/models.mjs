@@ -34,7 +34,7 @@ export const knownModels = {
   stories260k: {
     title: 'stories260K, Q8_0: a base model of 260 thousand weights that tells children\'s stories',
     licence: 'MIT',
-    embedded: 'models/stories260K-q8_0.gguf',
+    embedded: 'models/stories260K/stories260K-q8_0.gguf',
   },
   'smollm2-135m-instruct': {
     title: 'SmolLM2-135M-Instruct, Q4_1',
