@@ -3,6 +3,7 @@
 //! Every call that can fail throws an `Error` with a `code`. Handles keep their state in an `Option` that a running call takes
 //! out, so an overlapping call is an error with code `busy`, never a panic of the borrow checker.
 
+mod benchmark;
 mod clock;
 mod errors;
 mod source;
@@ -116,6 +117,20 @@ impl Model {
         let result = async {
             let mut engine = Taken::from(&self.engine)?;
             engine.get().next_logits(&ids.to_vec()).await
+        };
+        result.await.js()
+    }
+
+    /// Times passes: `{ rows?, context?, repeats? }` to milliseconds per pass for every number of rows, and per kernel.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    pub async fn benchmark(&self, options: JsValue) -> std::result::Result<JsValue, JsValue> {
+        let result = async {
+            let options =
+                if options.is_undefined() { Default::default() } else { from_js("benchmark options", options)? };
+            let mut engine = Taken::from(&self.engine)?;
+            types::to_js(&benchmark::run(engine.get().backend_mut(), &options, clock::now_ms).await?)
         };
         result.await.js()
     }

@@ -9,6 +9,7 @@ pub mod device;
 pub mod kernels;
 mod layout;
 mod plan;
+pub mod profile;
 mod readback;
 pub mod shader;
 mod weights;
@@ -152,6 +153,21 @@ impl GpuBackend {
         self.gpu.queue.write_buffer(&self.buffers.state, 0, bytemuck::bytes_of(head));
     }
 
+    /// Makes a tree at position `start` the next pass's, with room for its rows.
+    async fn load_tree(&mut self, start: usize, tree: &Tree) -> Result<()> {
+        let rows = tree.len();
+        self.reserve(start + rows).await?;
+        if rows > self.cache.max_rows {
+            return Err(Error::new(
+                ErrorCode::InvalidOption,
+                format!("at this context length a pass has at most {} rows, found {rows}", self.cache.max_rows),
+            ));
+        }
+        self.write_head(&StateHead::for_rows(start, rows));
+        self.write_tree(tree);
+        Ok(())
+    }
+
     async fn reserve(&mut self, slots: usize) -> Result<()> {
         if self.cache.reserve(&self.gpu, &self.config, slots, self.context_limit).await? {
             self.plan = Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache)?;
@@ -282,15 +298,7 @@ impl Backend for GpuBackend {
 
     async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>> {
         let rows = tree.len();
-        self.reserve(start + rows).await?;
-        if rows > self.cache.max_rows {
-            return Err(Error::new(
-                ErrorCode::InvalidOption,
-                format!("at this context length a pass has at most {} rows, found {rows}", self.cache.max_rows),
-            ));
-        }
-        self.write_head(&StateHead::for_rows(start, rows));
-        self.write_tree(tree);
+        self.load_tree(start, tree).await?;
         let depth = tree.depths().iter().max().copied().unwrap_or(0);
         let mut encoder = self.encode(Purpose::Evaluate, PassSize { rows, positions: start + depth + 1 })?;
         let vocab_size = self.config.vocab_size;
