@@ -215,7 +215,8 @@ fn centre<const BITS: u32>(quants: u32) -> u32 {
     let top = 0x0101_0101 << (BITS - 1);
     let twos_complement = quants ^ top;
     let sign = twos_complement & top;
-    twos_complement | (sign >> (BITS - 1)) * (0x100 - (1 << BITS))
+    let above = (sign >> (BITS - 1)) * (0x100 - (1 << BITS));
+    twos_complement | above
 }
 
 struct Q4_0;
