@@ -27,11 +27,11 @@ struct GoldenBlock {
 }
 
 fn golden_blocks() -> Vec<(TensorType, GoldenBlock, Vec<u8>)> {
-    let text = std::fs::read(shared("golden/dequant_blocks.json")).unwrap();
-    let golden: GoldenBlocks = serde_json::from_slice(&text).unwrap();
+    let text = std::fs::read(shared("golden/dequant_blocks.json")).expect("the golden blocks are there");
+    let golden: GoldenBlocks = serde_json::from_slice(&text).expect("the golden blocks are JSON");
     let with_bytes = |block: GoldenBlock| {
-        let bytes = (0..block.hex.len()).step_by(2).map(|at| u8::from_str_radix(&block.hex[at..at + 2], 16).unwrap());
-        let bytes = bytes.collect();
+        let byte = |at: usize| u8::from_str_radix(&block.hex[at..at + 2], 16).expect("pairs of hex digits");
+        let bytes = (0..block.hex.len()).step_by(2).map(byte).collect();
         (TensorType::from_ggml(block.ggml_type), block, bytes)
     };
     golden.blocks.into_iter().map(with_bytes).collect()
@@ -74,7 +74,7 @@ impl Bytes {
 
 /// Blocks of arbitrary quants whose scales are ordinary numbers, as in a real file.
 fn arbitrary_row(ty: TensorType, cols: usize, random: &mut Bytes) -> Vec<u8> {
-    let (block_values, block_bytes) = ty.block().unwrap();
+    let (block_values, block_bytes) = ty.block().expect("a supported type");
     let mut row: Vec<u8> = (0..cols / block_values * block_bytes).map(|_| random.next() as u8).collect();
     let halves: &[usize] = match ty {
         TensorType::F16 | TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => &[0],

@@ -38,7 +38,7 @@ pub struct TensorEntry {
 impl TensorEntry {
     /// Number of values.
     pub fn values(&self) -> u64 {
-        self.shape.iter().map(|&size| size as u64).product()
+        self.shape.iter().fold(1, |values: u64, &size| values.saturating_mul(size as u64))
     }
 }
 
@@ -85,7 +85,7 @@ impl Checkpoint {
     }
 
     async fn from_gguf(source: &impl ByteSource, header: gguf::Header) -> Result<Self> {
-        let gguf::Header { version, mut metadata, mut tensors } = header;
+        let gguf::Header { file, version, mut metadata, mut tensors } = header;
         gguf::architecture(&metadata)?; // before anything a foreign family may not have
         let tokenizer = gguf::tokenizer(&mut metadata)?;
         let mut config = gguf::config(&metadata, &tokenizer, &tensors)?;
@@ -100,7 +100,7 @@ impl Checkpoint {
             config.rope_scaling = Some(RopeScaling::Factors(read_vector(source, &factors).await?));
         }
         let token = |id: Option<u32>| tokenizer.tokens.get(id? as usize).cloned();
-        let file_name = source.files()[tensors.values().next().map_or(0, |tensor| tensor.file)].base_name();
+        let file_name = source.files()[file].base_name();
         let traits = config.architecture.traits();
         Ok(Self {
             tensors: select_tensors(&config, tensors, TensorRule::gguf_name_in)?,

@@ -139,7 +139,7 @@ impl ModelConfig {
                 self.num_attention_heads, self.num_key_value_heads
             ));
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return contradiction(format!("head_dim is {}, expected an even number", self.head_dim));
         }
         for &id in self.eos_token_ids.iter().chain(&self.bos_token_id) {

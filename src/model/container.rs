@@ -58,6 +58,9 @@ impl Container {
             (None, []) if has_safetensors => {
                 Err(no_model("there are safetensors but no config.json beside them; give the whole folder".to_owned()))
             }
+            (Some(_), []) => Err(no_model(
+                "there is a config.json but no weights beside it; the weights have to be .safetensors files".to_owned(),
+            )),
             _ => Err(no_model(format!(
                 "no model among the {} files; expected one .gguf, or config.json with .safetensors",
                 files.len()

@@ -14,6 +14,7 @@ mod end_tokens;
 pub mod files;
 pub mod gguf;
 mod hf_config;
+pub mod inspect;
 pub mod pack_rows;
 pub mod packing;
 pub mod quantize;

@@ -140,7 +140,7 @@ impl TensorType {
     /// number overflows.
     pub fn bytes_for(self, values: u64) -> Option<u64> {
         let (block_values, block_bytes) = self.block()?;
-        if values % block_values as u64 != 0 {
+        if !values.is_multiple_of(block_values as u64) {
             return None;
         }
         (values / block_values as u64).checked_mul(block_bytes as u64)

@@ -95,6 +95,19 @@ pub async fn stream_weights(
     Ok(())
 }
 
+/// The packed matrices of the model, in no particular order.
+///
+/// # Errors
+/// `MissingTensor` and `UnsupportedModel`, which do not happen for a checkpoint that was opened.
+pub fn layouts(checkpoint: &Checkpoint) -> Result<Vec<(Matrix, PackedLayout)>> {
+    let jobs = plan(checkpoint)?.into_iter();
+    let layouts = jobs.filter_map(|job| match job {
+        Job::Matrix(matrix, plan) => Some((matrix, plan.layout)),
+        Job::Vector(..) => None,
+    });
+    Ok(layouts.collect())
+}
+
 /// Tensors that become one matrix or vector of the packed model.
 enum Job<'c> {
     Matrix(Matrix, MatrixPlan<'c>),

@@ -1,5 +1,9 @@
 //! Model files for tests: the ones beside the repository, and a sink that keeps every packed matrix.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub mod tiny;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

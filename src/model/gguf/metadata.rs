@@ -15,6 +15,8 @@ use crate::model::source::ByteSource;
 const MAX_ARRAY_DEPTH: usize = 4;
 /// The longest key that the format allows, in bytes.
 const MAX_KEY_BYTES: usize = 65_535;
+/// Elements that an array has room for before any was read; more room comes with the elements.
+const FIRST_CAPACITY: usize = 1 << 16;
 /// The shortest entry: length of the key, type, one byte of value.
 const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 
@@ -261,7 +263,7 @@ async fn read_value<S: ByteSource>(reader: &mut HeaderReader<'_, S>) -> Result<V
 macro_rules! numbers {
     ($reader:ident, $count:ident, $bytes:literal, $read:ident) => {{
         let count = $reader.check_count($count, $bytes, "array elements")?;
-        let mut items = Vec::with_capacity(count);
+        let mut items = Vec::with_capacity(count.min(FIRST_CAPACITY));
         for _ in 0..count {
             items.push($reader.$read().await?.into());
         }
@@ -289,7 +291,7 @@ async fn read_array<S: ByteSource>(reader: &mut HeaderReader<'_, S>, depth: usiz
         F64 => Array::Floats(numbers!(reader, count, 8, f64)),
         STRING => {
             let count = reader.check_count(count, MIN_STRING_BYTES, "texts")?;
-            let mut texts = Vec::with_capacity(count);
+            let mut texts = Vec::with_capacity(count.min(FIRST_CAPACITY));
             for _ in 0..count {
                 texts.push(reader.string().await?);
             }
@@ -297,7 +299,7 @@ async fn read_array<S: ByteSource>(reader: &mut HeaderReader<'_, S>, depth: usiz
         }
         ARRAY if depth < MAX_ARRAY_DEPTH => {
             let count = reader.check_count(count, MIN_ARRAY_BYTES, "arrays")?;
-            let mut arrays = Vec::with_capacity(count);
+            let mut arrays = Vec::with_capacity(count.min(FIRST_CAPACITY));
             for _ in 0..count {
                 arrays.push(Box::pin(read_array(reader, depth + 1)).await?);
             }

@@ -32,6 +32,8 @@ const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 /// The header of a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Header {
+    /// The number of the file in its source.
+    pub file: usize,
     /// Format version, 2 or 3.
     pub version: u32,
     /// Key-value metadata.
@@ -85,7 +87,7 @@ impl Header {
             }
             tensor.offset += data_start;
         }
-        Ok(Self { version, metadata, tensors })
+        Ok(Self { file, version, metadata, tensors })
     }
 }
 

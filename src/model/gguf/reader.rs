@@ -107,6 +107,9 @@ impl<'s, S: ByteSource> HeaderReader<'s, S> {
         let wanted = missing.max(self.refill_bytes);
         let wanted = usize::try_from(left_in_file).map_or(wanted, |left| wanted.min(left));
         let held = self.window.len();
+        self.window.try_reserve(wanted).map_err(|_| {
+            Error::new(ErrorCode::OutOfMemory, format!("{count} bytes of the header do not fit in memory"))
+        })?;
         self.window.resize(held + wanted, 0);
         read_exact(self.source, self.file, self.window_end, &mut self.window[held..]).await?;
         self.window_end += wanted as u64;
