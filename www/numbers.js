@@ -49,9 +49,8 @@ export function showResult({ usage, stats }) {
 
 /** @param {ModelInfo} info */
 export function showModel(info) {
-  const gpu = info.adapter;
-  const names = [gpu.vendor, gpu.architecture, gpu.device, gpu.description].filter((name) => name !== '');
-  adapter.textContent = `GPU: ${[...new Set(names)].join(' · ') || 'one that the browser does not name'}`;
+  const { description, software } = info.adapter;
+  adapter.textContent = `GPU: ${description || 'one that the browser does not name'}${software ? ' (software)' : ''}`;
   facts.textContent =
     `${info.layers} layers of ${info.hiddenSize} · ${amount(info.parameters)} weights as ${info.quantisation} · ` +
     `${megabytes(info.weightBytes)} on the GPU · context ${info.contextLength.toLocaleString('en')}`;

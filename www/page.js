@@ -9,7 +9,7 @@ import { announce, byId, create } from './elements.js';
 import { chooseFiles, onFiles } from './files.js';
 import { hideFault, hideLoading, showFault, showLoading, showProgress } from './loading.js';
 import { showModel, showResult, startCounting } from './numbers.js';
-import { readSettings, showDefaultSteps } from './settings.js';
+import { readSettings } from './settings.js';
 import { Entry, clearTranscript, showWhenEmpty } from './transcript.js';
 
 /** @import { Generation, Message, Model, ModelSource } from '../pkg/index.js' */
@@ -81,7 +81,6 @@ function showLoaded({ info }) {
   badge.textContent = info.name || 'a model without a name';
   badge.title = badge.textContent;
   showModel(info);
-  showDefaultSteps(info.stepsInFlight);
   promptLabel.textContent = info.hasChatTemplate ? 'Your message' : 'Beginning of a story';
   send.textContent = info.hasChatTemplate ? 'Send' : 'Write';
   send.disabled = false;

@@ -8,7 +8,6 @@ import { byId } from './elements.js';
 
 const form = byId('settings', HTMLFormElement);
 const panel = byId('settings-panel', HTMLDetailsElement);
-const steps = byId('stepsInFlight', HTMLInputElement);
 
 form.addEventListener('submit', (event) => event.preventDefault());
 
@@ -37,12 +36,4 @@ export function readSettings() {
     .map((line) => line.replaceAll('\\n', '\n').replaceAll('\\t', '\t'));
   if (stop.length > 0) options.stop = stop;
   return options;
-}
-
-/**
- * Show the number of steps in flight that an empty field stands for.
- * @param {number} count
- */
-export function showDefaultSteps(count) {
-  steps.placeholder = String(count);
 }

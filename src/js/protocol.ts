@@ -22,7 +22,6 @@ export interface LoadRequest {
   wasmUrl?: string;
   cache: boolean;
   contextLength?: number;
-  stepsInFlight?: number;
 }
 
 /** Short calls: one question, one answer. */

@@ -120,7 +120,7 @@ for (const browserName of browserNames) {
       assert.match(seen.text, /Once upon a time/);
       assert.equal(info.hasChatTemplate, false);
       assert.ok(info.contextLength > 0 && info.adapter !== undefined);
-      assert.deepEqual([...new Set(seen.progress.map(({ stage }) => stage))].sort(), ['check', 'compile', 'download', 'weights']);
+      assert.deepEqual([...new Set(seen.progress.map(({ stage }) => stage))].slice(0, 3), ['download', 'weights', 'compile']);
       for (const { loaded, total } of seen.progress) assert.ok(loaded <= total);
     }));
 

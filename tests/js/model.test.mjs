@@ -209,6 +209,18 @@ test('tokens, templates and counts', async () => {
   await model.dispose();
 });
 
+test('calls made while a text is written wait for a moment between two chunks', async () => {
+  core.pace = 3;
+  const { model } = await openModel();
+  const generation = model.generate(words);
+  const result = generation.result;
+  const counts = [];
+  for await (const _ of generation) counts.push(await model.countTokens('abc'));
+  assert.deepEqual(counts, Array(8).fill(3));
+  assert.equal((await result).text, spaced);
+  await model.dispose();
+});
+
 test('dispose settles everything and closes the other side', async () => {
   core.pace = 5;
   const { model, port } = await openModel();

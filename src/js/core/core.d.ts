@@ -9,7 +9,6 @@ import type { GenerationChunk, GenerationResult, LoadProgress, ModelInfo } from 
 /** What the core's `load` understands. */
 export interface CoreLoadOptions {
   contextLength?: number;
-  stepsInFlight?: number;
 }
 
 /** A prompt, or messages for the chat template, and how to continue them. */
