@@ -76,7 +76,7 @@ export async function download(file: RemoteFile, target: GrowingFile, options: D
 
 /** The answer to a request that need not transfer a body: what a HEAD request says about the file. */
 export async function currentVersion(url: string, signal?: AbortSignal): Promise<Version | undefined> {
-  const response = await fetch(url, { method: 'HEAD', cache: 'no-cache', ...(signal ? { signal } : {}) });
+  const response = await fetch(url, { method: 'HEAD', cache: 'no-store', ...(signal ? { signal } : {}) });
   return response.ok ? versionOf(response.headers) : undefined;
 }
 

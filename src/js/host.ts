@@ -1,8 +1,8 @@
 /**
  * The side of the protocol that holds the wasm core: answers the page's messages, in a worker or on the page's own thread.
  *
- * One host serves one model. Work of a generation is queued per generation, so the core is never asked for a second chunk, or freed,
- * while it computes one; `abort` alone goes past the queue, because it is there to end what the queue waits for.
+ * One host serves one model, and everything that is asked of a loaded core waits in one queue, so that the core is never entered
+ * twice: not asked for a second chunk, tokens, or its own end while it computes. An abort takes effect between two chunks.
  */
 import * as generatedCore from './core/core.js';
 import type { Generation as CoreGeneration, Model as CoreModel } from './core/core.js';
@@ -20,11 +20,9 @@ export type Core = Pick<typeof generatedCore, 'default' | 'Model'>;
 
 /** A generation on this side. */
 interface Running {
-  core: Promise<CoreGeneration>;
-  /** The end of what was asked of the core so far. */
-  queue: Promise<void>;
+  /** Here once the prompt was processed. */
+  core?: CoreGeneration;
   isAborted: boolean;
-  hasEnded: boolean;
 }
 
 /** Answers every message of one page. */
@@ -35,6 +33,8 @@ export class Host {
   readonly #generations = new Map<number, Running>();
   #model: CoreModel | undefined;
   #isDisposed = false;
+  /** The end of what was asked of the core so far; never rejects. */
+  #queue: Promise<unknown> = Promise.resolve();
 
   constructor(post: (message: FromHost) => void, core: Core = generatedCore) {
     this.#post = post;
@@ -81,10 +81,9 @@ export class Host {
         this.#instantiate(request.wasmUrl ?? new URL('./core/core_bg.wasm', import.meta.url)),
       ]);
       try {
-        const { contextLength, stepsInFlight } = request;
-        const options = { ...(contextLength !== undefined && { contextLength }), ...(stepsInFlight !== undefined && { stepsInFlight }) };
-        const model = await this.#core.Model.load(source, options, report);
-        if (abort.signal.aborted || this.#isDisposed) {
+        const { contextLength } = request;
+        const model = await this.#core.Model.load(source, contextLength === undefined ? {} : { contextLength }, report);
+        if (abort.signal.aborted) {
           model.free();
           throw new DraftreeError('aborted', 'the load was stopped');
         }
@@ -109,19 +108,17 @@ export class Host {
   }
 
   #generate(id: number, { prompt, options }: GenerateRequest): void {
-    const core = this.#loaded((model) => model.start({ ...prompt, options }));
-    const running: Running = { core, queue: Promise.resolve(), isAborted: false, hasEnded: false };
+    const running: Running = { isAborted: false };
     this.#generations.set(id, running);
-    this.#enqueue(id, running, async () => void (await core));
+    this.#advance(id, async () => {
+      running.core = await this.#loaded().start({ ...prompt, options });
+    });
   }
 
   #next(id: number): void {
-    const running = this.#generations.get(id);
-    if (running === undefined) return; // It ended while this credit was on its way.
-    this.#enqueue(id, running, async () => {
-      const generation = await running.core;
-      const chunk = running.isAborted ? undefined : await generation.next();
-      if (chunk === undefined || running.isAborted) this.#end(id, running, generation);
+    this.#advance(id, async (running) => {
+      const chunk = running.isAborted ? undefined : await running.core?.next();
+      if (chunk === undefined || running.isAborted) this.#end(id, running);
       else this.#post({ op: 'chunk', id, chunk });
     });
   }
@@ -131,76 +128,75 @@ export class Host {
     const running = this.#generations.get(id);
     if (running === undefined || running.isAborted) return;
     running.isAborted = true;
-    running.core.then(
-      (generation) => {
-        if (!running.hasEnded) generation.abort();
-      },
-      () => {}, // The queue reports it.
-    );
-    this.#enqueue(id, running, async () => this.#end(id, running, await running.core));
+    this.#advance(id, async () => this.#end(id, running));
   }
 
-  /** Run `work` when everything asked of this generation before is done; a fault ends the generation. */
-  #enqueue(id: number, running: Running, work: () => Promise<void>): void {
-    running.queue = running.queue.then(async () => {
-      if (running.hasEnded) return;
+  /** Queue a step of a generation. One that has ended by then is left alone; a fault ends it. */
+  #advance(id: number, step: (running: Running) => Promise<void>): void {
+    const done = this.#enqueue(async () => {
+      const running = this.#generations.get(id);
+      if (running === undefined) return;
       try {
-        await work();
+        await step(running);
       } catch (error) {
-        running.hasEnded = true;
         this.#generations.delete(id);
         this.#fail(id, error, 'generating');
-        running.core.then((generation) => generation.free()).catch(() => {});
+        running.core?.free();
+      }
+    });
+    done.catch(() => {}); // After a trap, freeing may fail too; the fault was reported.
+  }
+
+  #end(id: number, { core, isAborted }: Running): void {
+    if (core === undefined) throw new DraftreeError('internal', 'a generation ended before it began');
+    if (isAborted) core.abort();
+    const result = core.result();
+    this.#generations.delete(id);
+    this.#post({ op: 'end', id, result });
+    core.free();
+  }
+
+  #call(call: Call): Promise<Answers[keyof Answers]> {
+    if (call.method === 'dispose') return this.#dispose();
+    return this.#enqueue(async () => {
+      const model = this.#loaded();
+      switch (call.method) {
+        case 'tokenize':
+          return model.tokenize(call.text, call.addBos);
+        case 'detokenize':
+          return model.detokenize(call.ids);
+        case 'applyChatTemplate':
+          return model.applyChatTemplate(call.messages, call.addGenerationPrompt);
+        case 'benchmark':
+          return model.benchmark(call.options);
+        case 'reset':
+          return void model.reset();
+        default:
+          return unexpected(call);
       }
     });
   }
 
-  #end(id: number, running: Running, generation: CoreGeneration): void {
-    const result = generation.result();
-    running.hasEnded = true;
-    this.#generations.delete(id);
-    this.#post({ op: 'end', id, result });
-    generation.free();
+  #enqueue<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.#queue.then(work);
+    this.#queue = done.catch(() => {});
+    return done;
   }
 
-  #call(call: Call): Promise<Answers[keyof Answers]> {
-    switch (call.method) {
-      case 'tokenize':
-        return this.#loaded((model) => model.tokenize(call.text, call.addBos));
-      case 'detokenize':
-        return this.#loaded((model) => model.detokenize(call.ids));
-      case 'applyChatTemplate':
-        return this.#loaded((model) => model.applyChatTemplate(call.messages, call.addGenerationPrompt));
-      case 'benchmark':
-        return this.#loaded((model) => model.benchmark(call.options));
-      case 'reset':
-        return this.#loaded((model) => {
-          model.reset();
-          return undefined;
-        });
-      case 'dispose':
-        return this.#dispose();
-      default:
-        return unexpected(call);
-    }
-  }
-
-  async #loaded<T>(use: (model: CoreModel) => T | Promise<T>): Promise<T> {
+  #loaded(): CoreModel {
     if (this.#isDisposed) throw new DraftreeError('disposed', 'the model was disposed');
     if (this.#model === undefined) throw new DraftreeError('internal', 'the model is used before it was loaded');
-    return use(this.#model);
+    return this.#model;
   }
 
   async #dispose(): Promise<undefined> {
-    this.#isDisposed = true;
     for (const load of this.#loads.values()) load.abort();
-    const queues = [...this.#generations].map(([id, running]) => {
-      this.#abort(id);
-      return running.queue;
+    for (const id of this.#generations.keys()) this.#abort(id);
+    await this.#enqueue(async () => {
+      this.#isDisposed = true;
+      this.#model?.free();
+      this.#model = undefined;
     });
-    await Promise.all(queues);
-    this.#model?.free();
-    this.#model = undefined;
   }
 }
 

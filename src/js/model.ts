@@ -29,24 +29,24 @@ export async function load(source: ModelSource, options: LoadOptions = {}): Prom
     cache,
     ...(wasmUrl !== undefined && { wasmUrl: absoluteUrl(wasmUrl).href }),
     ...(contextLength !== undefined && { contextLength }),
-    ...(stepsInFlight !== undefined && { stepsInFlight }),
   };
   if (signal?.aborted) throw abortedError(signal);
   requireWebGpu();
 
   const channel = new Channel(worker === false ? localPort() : workerPort(worker === true ? startWorker() : worker));
   const { id, info } = channel.load(request, onProgress);
+  const defaults = stepsInFlight === undefined ? {} : { stepsInFlight };
   const stop = (): void => {
     channel.abort(id);
     void closeKindly(channel, info, abortedError(signal));
   };
   try {
-    if (signal === undefined) return new Model(channel, await info);
+    if (signal === undefined) return new Model(channel, await info, defaults);
     const stopped = new Promise<never>((_, reject) => {
       signal.addEventListener('abort', () => reject(abortedError(signal)), { once: true });
     });
     signal.addEventListener('abort', stop, { once: true });
-    return new Model(channel, await Promise.race([info, stopped]));
+    return new Model(channel, await Promise.race([info, stopped]), defaults);
   } catch (error) {
     if (!signal?.aborted) channel.close(asDraftreeError(error, 'loading the model'));
     throw error;
@@ -63,12 +63,15 @@ export class Model {
   /** What is known of the model. */
   readonly info: ModelInfo;
   readonly #channel: Channel;
+  /** Options of `generate` that were given to `load`. */
+  readonly #defaults: GenerateOptions;
   #current: Generation | undefined;
   #disposal: Promise<void> | undefined;
 
   /** @internal */
-  constructor(channel: Channel, info: ModelInfo) {
+  constructor(channel: Channel, info: ModelInfo, defaults: GenerateOptions = {}) {
     this.#channel = channel;
+    this.#defaults = defaults;
     this.info = info;
   }
 
@@ -83,7 +86,7 @@ export class Model {
     const generation = new Generation();
     try {
       const { signal, ...rest } = checkGenerateOptions(options);
-      const request: GenerateRequest = { prompt: checkPrompt(prompt), options: rest };
+      const request: GenerateRequest = { prompt: checkPrompt(prompt), options: { ...this.#defaults, ...rest } };
       if (this.#disposal !== undefined) throw disposedError();
       if (signal?.aborted) throw abortedError(signal);
       const previous = this.#current;

@@ -6,15 +6,14 @@
  * pull is the credit, so a slow reader slows the GPU and nothing piles up in the message queue.
  */
 import type { ErrorData } from './errors.js';
-import type { CoreGenerateOptions } from './core/core.js';
-import type { Message } from './options.js';
+import type { GenerateOptions, Message } from './options.js';
 import type { GenerationChunk, GenerationResult, LoadProgress, ModelInfo } from './results.js';
 import type { SourceDescription } from './source.js';
 
 /** What to continue and how. */
 export interface GenerateRequest {
   prompt: { prompt: string } | { messages: Message[] };
-  options: CoreGenerateOptions;
+  options: Omit<GenerateOptions, 'signal'>;
 }
 
 /** What the host needs to load a model. */
@@ -23,7 +22,6 @@ export interface LoadRequest {
   wasmUrl?: string;
   cache: boolean;
   contextLength?: number;
-  stepsInFlight?: number;
 }
 
 /** Short calls: one question, one answer. */

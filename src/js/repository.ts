@@ -4,7 +4,6 @@
  * A hub repository is listed, with sizes and digests, by one request to the hub; a plain folder cannot be listed, so the names that
  * every such folder uses are asked for. What is in the files is the core's business.
  */
-import type { ByteSource } from './core/core.js';
 import { DraftreeError } from './errors.js';
 import { HttpError } from './download.js';
 import type { RemoteFile } from './download.js';
@@ -13,6 +12,12 @@ import type { LoadProgress } from './results.js';
 import type { SourceDescription } from './source.js';
 import { BlobFile } from './storage.js';
 import type { StoredFile } from './storage.js';
+
+/** Random access to the files of a model; made here, called by the core while it loads. */
+export interface ByteSource {
+  files: { name: string; size: number }[];
+  read(file: number, offset: number, length: number): Uint8Array | Promise<Uint8Array>;
+}
 
 /** A model's files as the core reads them; to be closed when it has. */
 export interface OpenSource extends ByteSource {

@@ -71,11 +71,11 @@ export interface GenerationResult {
 
 /** The GPU a model runs on, as far as the browser tells. */
 export interface AdapterInfo {
-  vendor: string;
-  architecture: string;
-  device: string;
   description: string;
+  /** What the description came through, such as `webgpu`. */
   backend: string;
+  /** Whether the processor does the GPU's work. */
+  software: boolean;
 }
 
 /** What is known of a loaded model. */
@@ -93,11 +93,11 @@ export interface ModelInfo {
   hiddenSize: number;
   /** Whether {@link Model.generate} accepts messages. Base models continue plain text only. */
   hasChatTemplate: boolean;
+  /** The kind of file, such as `GGUF` or `safetensors`. */
+  format: string;
   /** How the weights lie in the file, such as `Q4_1`. */
   quantisation: string;
   adapter: AdapterInfo;
-  /** Decode steps in flight unless `generate` is told otherwise. */
-  stepsInFlight: number;
   /** Time to bring the weights to the GPU, in milliseconds, without the download. */
   loadMs: number;
   /** Bytes of weights in GPU memory. */

@@ -35,6 +35,7 @@ export const core = {
     }
     /** @param {string} text */
     tokenize(text) {
+      if (this.#running?.isBusy) throw new Error('entered twice');
       return Uint32Array.from(text, (character) => character.codePointAt(0) ?? 0);
     }
     /** @param {Uint32Array} ids */
@@ -94,7 +95,7 @@ class Generation {
     return { text: this.text, tokens, finishReason: this.isAborted ? 'aborted' : 'stop' };
   }
   abort() {
-    if (this.isFree) throw new Error('used after free');
+    if (this.isFree || this.isBusy) throw new Error('aborted after free or while busy');
     this.isAborted = true;
   }
   free() {

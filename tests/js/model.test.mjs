@@ -33,10 +33,15 @@ function localHost() {
 async function openModel() {
   const port = localHost();
   const channel = new Channel(port);
-  const source = /** @type {const} */ ({ kind: 'local', files: [] });
-  const info = await channel.load({ source, cache: false }).info;
-  return { model: new Model(channel, info), port };
+  return { model: modelOver(channel, await channel.load({ source: { kind: 'local', files: [] }, cache: false }).info), port };
 }
+
+/**
+ * A model without `load`; its constructor is not part of the package's types.
+ * @param {Channel} channel @param {unknown} info
+ * @returns {import('../../pkg/index.js').Model}
+ */
+const modelOver = (channel, info) => new /** @type {any} */ (Model)(channel, info);
 
 afterEach(() => {
   Object.assign(core, { pace: 0, prefill: 0, fault: undefined, steps: 0 });
@@ -204,6 +209,18 @@ test('tokens, templates and counts', async () => {
   await model.dispose();
 });
 
+test('calls made while a text is written wait for a moment between two chunks', async () => {
+  core.pace = 3;
+  const { model } = await openModel();
+  const generation = model.generate(words);
+  const result = generation.result;
+  const counts = [];
+  for await (const _ of generation) counts.push(await model.countTokens('abc'));
+  assert.deepEqual(counts, Array(8).fill(3));
+  assert.equal((await result).text, spaced);
+  await model.dispose();
+});
+
 test('dispose settles everything and closes the other side', async () => {
   core.pace = 5;
   const { model, port } = await openModel();
@@ -253,7 +270,7 @@ test('when the worker dies, everything that waits is told', async () => {
   const channel = new Channel(workerPort(/** @type {any} */ (worker)));
   const loading = channel.load({ source: { kind: 'local', files: [] }, cache: false });
   worker.onmessage?.({ data: { op: 'done', id: loading.id, value: { name: 'x' } } });
-  const model = new Model(channel, await loading.info);
+  const model = modelOver(channel, await loading.info);
   const generation = model.generate(words);
   const waiting = [generation.next(), generation.result, model.tokenize('x'), model.reset()];
   worker.onerror?.({ message: 'boom', preventDefault() {} });

@@ -3,28 +3,19 @@
  * In the package, `pkg/core/core.d.ts` is the generated one.
  */
 import type { GenerateOptions, Message } from '../options.js';
+import type { ByteSource } from '../repository.js';
 import type { GenerationChunk, GenerationResult, LoadProgress, ModelInfo } from '../results.js';
-
-/** Random access to the files of a model; made in JavaScript, called by the core while it loads. */
-export interface ByteSource {
-  files: { name: string; size: number }[];
-  read(file: number, offset: number, length: number): Uint8Array | Promise<Uint8Array>;
-}
 
 /** What the core's `load` understands. */
 export interface CoreLoadOptions {
   contextLength?: number;
-  stepsInFlight?: number;
 }
-
-/** Options of `generate` that reach the core: all but the signal. */
-export type CoreGenerateOptions = Omit<GenerateOptions, 'signal'>;
 
 /** A prompt, or messages for the chat template, and how to continue them. */
 export interface CoreRequest {
   prompt?: string;
   messages?: Message[];
-  options?: CoreGenerateOptions;
+  options?: Omit<GenerateOptions, 'signal'>;
 }
 
 export class Model {
