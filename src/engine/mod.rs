@@ -23,6 +23,9 @@ use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokeni
 /// Steps in flight at most.
 pub const MAX_STEPS_IN_FLIGHT: usize = 32;
 
+/// Tokens of a prompt that are computed before the caller can stop it.
+const PREFILL_TOKENS: usize = 256;
+
 /// Milliseconds from some fixed moment.
 pub type Clock = fn() -> f64;
 
@@ -158,11 +161,12 @@ impl<B: Backend> Engine<B> {
         Ok(ids)
     }
 
-    /// Starts a generation. Tokens of the prompt that the cache still holds from the last one are not computed again.
+    /// Starts a generation; [`next`](Self::next) does the work. Tokens of the prompt that the cache still holds from the last one
+    /// are not computed again.
     ///
     /// # Errors
-    /// `InvalidOption` for options out of range, `PromptTooLong`, those of [`encode`](Self::encode), `OutOfMemory`, `DeviceLost`.
-    pub async fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
+    /// `InvalidOption` for options out of range, `PromptTooLong`, those of [`encode`](Self::encode).
+    pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
         let prompt = self.encode(prompt)?;
@@ -181,42 +185,29 @@ impl<B: Backend> Engine<B> {
         };
         let reused = self.slots.common_prefix(head);
         self.slots.roll_back(reused);
-        let result = self.launch(head, *root, &prompt, options).await;
-        if result.is_err() {
-            self.slots.roll_back(0);
-        }
-        result?;
-        let end_tokens = self.text.tokenizer.end_ids().to_vec();
         self.pacer.begin();
-        Ok(Session {
-            stats: GenerationStats::new(prompt.len(), reused, started_ms),
-            root: *root,
-            prompt,
-            tokens: Vec::new(),
-            text: String::new(),
-            end_tokens,
-            decoder: StreamDecoder::continuing(true),
-            stop: StopStrings::new(&options.stop),
-            finish: None,
-            in_flight: 0,
-            max_tokens: options.max_tokens as usize,
-            fixed_depth: options.steps_in_flight,
-        })
-    }
-
-    async fn launch(&mut self, head: &[u32], root: u32, prompt: &[u32], options: &GenerateOptions) -> Result<()> {
-        let reused = self.slots.len();
         let tokenizer = &self.text.tokenizer;
         let setup = GenerationSetup {
             sampling: options.sampling.clone(),
             end_tokens: if options.ignore_eos { Vec::new() } else { tokenizer.end_ids().to_vec() },
             max_tokens: options.max_tokens,
-            prompt: prompt.to_vec(),
+            prompt: prompt.clone(),
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
         };
-        self.backend.prefill(reused, &head[reused..]).await?;
-        self.slots.commit(&head[reused..]);
-        self.backend.begin(self.slots.next_position(), root, &setup)
+        Ok(Session {
+            stats: GenerationStats::new(prompt.len(), reused, started_ms),
+            root: *root,
+            setup,
+            deciding: false,
+            tokens: Vec::new(),
+            text: String::new(),
+            end_tokens: tokenizer.end_ids().to_vec(),
+            decoder: StreamDecoder::continuing(true),
+            stop: StopStrings::new(&options.stop),
+            finish: None,
+            in_flight: 0,
+            fixed_depth: options.steps_in_flight,
+        })
     }
 
     fn check(&self, options: &GenerateOptions) -> Result<()> {
@@ -244,7 +235,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The next piece of text with its tokens; `None` once the session has ended. A piece may have tokens but no text yet, when a
-    /// character or a possible stop string is not complete.
+    /// character or a possible stop string is not complete, and neither while a long prompt is computed piece by piece.
     ///
     /// # Errors
     /// `OutOfMemory`, `DeviceLost`. The session has then ended, and the cache is forgotten.
@@ -263,9 +254,12 @@ impl<B: Backend> Engine<B> {
     }
 
     async fn step(&mut self, session: &mut Session) -> Result<Chunk> {
+        if !session.deciding && !self.prefill(session).await? {
+            return Ok(Chunk::default());
+        }
         let depth = session.fixed_depth.unwrap_or_else(|| self.pacer.depth());
         // A step emits at least one token, so more steps than missing tokens are never needed.
-        let wanted = session.max_tokens - session.tokens.len();
+        let wanted = session.setup.max_tokens as usize - session.tokens.len();
         while session.in_flight < depth.min(wanted) {
             self.backend.submit_step().await?;
             session.in_flight += 1;
@@ -278,6 +272,25 @@ impl<B: Backend> Engine<B> {
         }
         session.stats.record(now_ms, depth);
         Ok(self.take(session, &record))
+    }
+
+    /// Computes the next piece of the prompt, or, behind the last one, lets the first step decide. Returns whether it does.
+    async fn prefill(&mut self, session: &mut Session) -> Result<bool> {
+        let [head @ .., root] = session.setup.prompt.as_slice() else {
+            return Err(Error::new(ErrorCode::Internal, "an encoded prompt has at least one token"));
+        };
+        let position = self.slots.next_position();
+        let piece = &head[position..head.len().min(position + PREFILL_TOKENS)];
+        self.backend.prefill(position, piece).await?;
+        self.slots.commit(piece);
+        if self.slots.len() < head.len() {
+            // Work that was queued cannot be taken back, so no more is queued than a stop may have to wait for.
+            self.backend.settle().await?;
+            return Ok(false);
+        }
+        self.backend.begin(self.slots.next_position(), *root, &session.setup)?;
+        session.deciding = true;
+        Ok(true)
     }
 
     /// What a record means for the text.

@@ -2,7 +2,7 @@
 
 use super::stats::GenerationStats;
 use super::stop::StopStrings;
-use crate::backend::FinishReason;
+use crate::backend::{FinishReason, GenerationSetup};
 use crate::tokenizer::StreamDecoder;
 
 /// A piece of the text, as it comes.
@@ -17,7 +17,9 @@ pub struct Chunk {
 /// A generation that was started. It borrows nothing; the engine moves it on.
 #[derive(Debug, Clone)]
 pub struct Session {
-    pub(super) prompt: Vec<u32>,
+    pub(super) setup: GenerationSetup,
+    /// Whether the prompt is in the cache and steps decide tokens.
+    pub(super) deciding: bool,
     pub(super) tokens: Vec<u32>,
     pub(super) text: String,
     /// The last token: decided, but not in the cache yet.
@@ -27,7 +29,6 @@ pub struct Session {
     pub(super) stop: StopStrings,
     pub(super) finish: Option<FinishReason>,
     pub(super) in_flight: usize,
-    pub(super) max_tokens: usize,
     pub(super) fixed_depth: Option<usize>,
     pub(super) stats: GenerationStats,
 }
@@ -35,7 +36,7 @@ pub struct Session {
 impl Session {
     /// Ids of the prompt.
     pub fn prompt(&self) -> &[u32] {
-        &self.prompt
+        &self.setup.prompt
     }
 
     /// Ids written so far.

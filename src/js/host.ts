@@ -117,7 +117,11 @@ export class Host {
 
   #next(id: number): void {
     this.#advance(id, async (running) => {
-      const chunk = running.isAborted ? undefined : await running.core?.next();
+      // Chunks without tokens tell that a piece of a long prompt was computed: a moment at which an abort is heard.
+      let chunk;
+      do {
+        chunk = running.isAborted ? undefined : await running.core?.next();
+      } while (chunk?.tokens.length === 0 && !running.isAborted);
       if (chunk === undefined || running.isAborted) this.#end(id, running);
       else this.#post({ op: 'chunk', id, chunk });
     });

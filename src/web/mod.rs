@@ -66,12 +66,16 @@ impl Model {
         types::to_js(&self.info).js()
     }
 
-    /// The ids of a text; the beginning token is put before it if `add_bos`.
+    /// The ids of a text; `add_bos` puts the beginning token before it, by default if the model wants it.
     ///
     /// # Errors
     /// An `Error` with a `code`.
     pub fn tokenize(&self, text: &str, add_bos: Option<bool>) -> std::result::Result<Vec<u32>, JsValue> {
-        self.with(|engine| engine.text().tokenizer.encode(text, add_bos.unwrap_or(false))).js()
+        self.with(|engine| {
+            let tokenizer = &engine.text().tokenizer;
+            tokenizer.encode(text, add_bos.unwrap_or(tokenizer.adds_bos()))
+        })
+        .js()
     }
 
     /// The text of ids.
@@ -104,8 +108,8 @@ impl Model {
     ///
     /// # Errors
     /// An `Error` with a `code`; `busy` while another runs.
-    pub async fn start(&self, request: JsValue) -> std::result::Result<Generation, JsValue> {
-        self.start_generation(request).await.js()
+    pub fn start(&self, request: JsValue) -> std::result::Result<Generation, JsValue> {
+        self.start_generation(request).js()
     }
 
     /// Logits `[vocab]` of what follows these ids, computed from an empty cache.
@@ -151,17 +155,14 @@ impl Model {
         read(slot.as_ref().ok_or_else(busy)?)
     }
 
-    async fn start_generation(&self, request: JsValue) -> Result<Generation> {
+    fn start_generation(&self, request: JsValue) -> Result<Generation> {
         let request: Request = from_js("the request", request)?;
         let (prompt, options) = request.into_parts()?;
         if self.generating.replace(true) {
             return Err(busy());
         }
-        let session = async {
-            let mut engine = Taken::from(&self.engine)?;
-            engine.get().start(&prompt, &options).await
-        };
-        match session.await {
+        let session = Taken::from(&self.engine).and_then(|mut engine| engine.get().start(&prompt, &options));
+        match session {
             Ok(session) => Ok(Generation {
                 engine: Rc::clone(&self.engine),
                 generating: Rc::clone(&self.generating),

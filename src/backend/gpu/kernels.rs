@@ -98,6 +98,9 @@ impl Tile {
     /// Every tile.
     pub const ALL: [Self; 4] = [Self::Rows1, Self::Rows2, Self::Rows4, Self::Rows8];
 
+    /// The tile that a full piece of a prompt uses.
+    pub const LARGEST: Self = Self::Rows8;
+
     /// The smallest tile that takes `rows` rows at once.
     pub const fn for_rows(rows: usize) -> Self {
         match rows {
@@ -151,9 +154,9 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// The variant of `kernel` that serves `rows` rows of a matrix in `format`.
-    pub fn for_rows(kernel: Kernel, format: Option<PackedFormat>, rows: usize) -> Self {
-        Self { kernel, format, tile: kernel.is_matmul().then(|| Tile::for_rows(rows)) }
+    /// The variant of `kernel` for a matrix in `format`; the tile counts for matrix products only.
+    pub fn new(kernel: Kernel, format: Option<PackedFormat>, tile: Tile) -> Self {
+        Self { kernel, format, tile: kernel.is_matmul().then_some(tile) }
     }
 
     /// Every variant of every kernel.
@@ -258,7 +261,7 @@ impl Kernels {
         format: Option<PackedFormat>,
         resources: &[wgpu::BufferBinding<'_>],
     ) -> Result<wgpu::BindGroup> {
-        let source = Variant::for_rows(kernel, format, 1).source()?;
+        let source = Variant::new(kernel, format, Tile::Rows1).source()?;
         let layout = self.layout(kernel, &source);
         let entries: Vec<_> = resources
             .iter()

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use self::cache::Cache;
 use self::device::{DeviceCaps, Gpu};
-use self::kernels::Kernels;
+use self::kernels::{Kernels, Tile};
 use self::layout::{
     FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, RawRecord, SamplingShape, StateHead, TOKENS_OFFSET,
     topology_words,
@@ -125,8 +125,9 @@ impl GpuBackend {
     /// `Internal` when the device refuses a kernel.
     pub async fn warm_up(&self) -> Result<()> {
         let greedy = Purpose::Decode { process: false, filter: false };
-        let mut variants: Vec<_> = self.plan.launches(greedy).iter().map(|launch| launch.variant(1)).collect();
-        variants.extend(self.plan.launches(Purpose::Prefill).iter().map(|launch| launch.variant(MAX_ROWS)));
+        let mut variants: Vec<_> =
+            self.plan.launches(greedy).iter().map(|launch| launch.variant(Tile::Rows1)).collect();
+        variants.extend(self.plan.launches(Purpose::Prefill).iter().map(|launch| launch.variant(Tile::LARGEST)));
         variants.sort_unstable();
         variants.dedup();
         for variant in variants {
@@ -235,7 +236,7 @@ impl Backend for GpuBackend {
         for piece in tokens.chunks(max_rows) {
             self.write_head(&StateHead::for_rows(at, piece.len()));
             self.write_tree(&Tree::chain(piece)?);
-            let size = PassSize { rows: piece.len(), positions: at + piece.len() };
+            let size = PassSize::prefill(piece.len(), at + piece.len());
             let encoder = self.encode(Purpose::Prefill, size)?;
             self.gpu.queue.submit([encoder.finish()]);
             at += piece.len();
@@ -268,7 +269,7 @@ impl Backend for GpuBackend {
         // Past the context's end the device has finished; such a step writes nothing and needs no room.
         let bound = (self.decode.context_bound + 1).min(self.context_limit);
         self.reserve(bound).await?;
-        let mut encoder = self.encode(purpose, PassSize { rows: 1, positions: bound })?;
+        let mut encoder = self.encode(purpose, PassSize::fitted(1, bound))?;
         let step = self.decode.steps;
         let slot = u64::from(step) % RECORD_SLOTS as u64;
         let copy = self.staging.copy(&mut encoder, &self.buffers.records, slot * RECORD_BYTES);
@@ -300,7 +301,7 @@ impl Backend for GpuBackend {
         let rows = tree.len();
         self.load_tree(start, tree).await?;
         let depth = tree.depths().iter().max().copied().unwrap_or(0);
-        let mut encoder = self.encode(Purpose::Evaluate, PassSize { rows, positions: start + depth + 1 })?;
+        let mut encoder = self.encode(Purpose::Evaluate, PassSize::fitted(rows, start + depth + 1))?;
         let vocab_size = self.config.vocab_size;
         let stride = vocab_size.next_multiple_of(layout::QUAD);
         let pool = StagingPool::new(self.gpu.clone(), (rows * stride * 4) as u64);

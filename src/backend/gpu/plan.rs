@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 use super::device::Gpu;
-use super::kernels::{Kernel, Kernels, Variant};
+use super::kernels::{Kernel, Kernels, Tile, Variant};
 use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape, row_stride,
 };
@@ -94,14 +94,16 @@ pub struct Launch {
 pub struct PassSize {
     /// Rows.
     pub rows: usize,
+    /// Register tile of the matrix products. Results do not depend on it.
+    pub tile: Tile,
     /// Positions that attention may have to look at, at most.
     pub positions: usize,
 }
 
 impl Launch {
-    /// The variant that serves a pass of `rows` rows.
-    pub fn variant(&self, rows: usize) -> Variant {
-        Variant::for_rows(self.kernel, self.format, rows)
+    /// The variant that computes with this register tile.
+    pub fn variant(&self, tile: Tile) -> Variant {
+        Variant::new(self.kernel, self.format, tile)
     }
 
     /// Appends the launch to a compute pass.
@@ -115,7 +117,7 @@ impl Launch {
         size: PassSize,
         workgroup: usize,
     ) -> Result<()> {
-        let variant = self.variant(size.rows);
+        let variant = self.variant(size.tile);
         pass.set_pipeline(&kernels.pipeline(variant)?);
         pass.set_bind_group(0, &self.group, &[]);
         let threads = |items: usize| items.div_ceil(workgroup) as u32;
@@ -133,6 +135,18 @@ impl Launch {
         };
         pass.dispatch_workgroups(x, y, z);
         Ok(())
+    }
+}
+
+impl PassSize {
+    /// A pass with the smallest tile that takes its rows.
+    pub fn fitted(rows: usize, positions: usize) -> Self {
+        Self { rows, tile: Tile::for_rows(rows), positions }
+    }
+
+    /// A piece of a prompt. It keeps to the largest tile, so that a short piece does not wait for another one's compilation.
+    pub fn prefill(rows: usize, positions: usize) -> Self {
+        Self { rows, tile: Tile::LARGEST, positions }
     }
 }
 

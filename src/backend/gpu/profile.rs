@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::GpuBackend;
+use super::kernels::Tile;
 use super::plan::{PassSize, Purpose};
 use super::readback::{self, StagingPool};
 use crate::error::Result;
@@ -31,7 +32,7 @@ impl GpuBackend {
     pub async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()> {
         self.prepare_pass(rows, context).await?;
         for _ in 0..passes {
-            let encoder = self.encode(Purpose::Evaluate, PassSize { rows, positions: context + rows })?;
+            let encoder = self.encode(Purpose::Evaluate, PassSize::fitted(rows, context + rows))?;
             self.gpu.queue.submit([encoder.finish()]);
         }
         readback::settle(&self.gpu).await
@@ -71,13 +72,13 @@ impl GpuBackend {
                     end_of_pass_write_index: Some(2 * i as u32 + 1),
                 }),
             });
-            let size = PassSize { rows, positions: context + rows };
+            let size = PassSize::fitted(rows, context + rows);
             launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
         }
         encoder.resolve_query_set(&query_set, 0..n_queries as u32, &resolved, 0);
         let copy = StagingPool::new(self.gpu.clone(), bytes).copy(&mut encoder, &resolved, 0);
         self.gpu.queue.submit([encoder.finish()]);
-        let names: Vec<_> = launches.iter().map(|launch| launch.variant(rows).kernel.name()).collect();
+        let names: Vec<_> = launches.iter().map(|launch| launch.variant(Tile::Rows1).kernel.name()).collect();
         let period_ms = f64::from(self.gpu.queue.get_timestamp_period()) / 1e6;
         let ticks: Vec<u64> =
             copy.read().wait(|bytes| bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()).await?;

@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn write<B: Backend>(args: &Args, mut engine: Engine<B>, model: &str, adapter: &str) -> anyhow::Result<()> {
-    let mut session = engine.start(&args.prompt(), &args.options()).await?;
+    let mut session = engine.start(&args.prompt(), &args.options())?;
     let mut out = std::io::stdout().lock();
     while let Some(chunk) = engine.next(&mut session).await? {
         if !args.json {
