@@ -1,6 +1,6 @@
 //! What the model is: sizes, rotary embedding, end tokens; the same whatever file they were read from.
 //!
-//! Field names are Hugging Face's. Reading them out of a file belongs to [`hf_config`](super::hf_config) and
+//! Field names are Hugging Face's. Reading them out of a file belongs to `hf_config` and
 //! [`gguf`](super::gguf); this file owns their meaning and the check that they fit together, so code behind
 //! [`ModelConfig::validate`] divides and multiplies sizes freely. A setting that would change the arithmetic and that the
 //! kernels do not have is refused by the readers, not stored here and forgotten.

@@ -2,7 +2,7 @@
 //!
 //! Every spelling in circulation is read: `rope_theta` or `rope_parameters`, `type` or `rope_type`, one end token or a
 //! list, a special token as a text or as an object, the chat template in a file of its own or in
-//! `tokenizer_config.json`. Unknown keys are ignored, since every library writes its own; the keys in [`RawConfig`] that
+//! `tokenizer_config.json`. Unknown keys are ignored, since every library writes its own; the keys in `RawConfig` that
 //! only exist to be refused are those that change the arithmetic.
 
 use serde::Deserialize;

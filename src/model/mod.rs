@@ -1,6 +1,6 @@
 //! Model files: from a GGUF file or a Hugging Face folder to a checked configuration and packed weights.
 //!
-//! Reading order: [`source`] (bytes by range) → [`gguf`] or [`safetensors`] and [`hf_config`] (headers) → [`checkpoint`]
+//! Reading order: [`source`] (bytes by range) → [`gguf`] or [`safetensors`] and `hf_config` (headers) → [`checkpoint`]
 //! (one model, names and shapes checked against [`config`] by the tables of [`architecture`]) → [`weights`] (tensors
 //! streamed through [`pack_rows`] into the layout of [`packing`]). Nothing here knows a GPU, a browser or an operating
 //! system, except [`files`], which is absent in the browser; nothing holds a whole tensor.

@@ -149,7 +149,7 @@ impl Part<'_> {
     }
 
     fn row_bytes(&self) -> usize {
-        self.tensor.bytes as usize / self.rows().max(1)
+        (self.tensor.bytes / self.rows().max(1) as u64) as usize
     }
 }
 

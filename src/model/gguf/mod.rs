@@ -1,7 +1,7 @@
 //! GGUF files: the header, read as it arrives.
 //!
 //! Owns the container (versions 2 and 3, little-endian): magic, metadata, tensor table, alignment. What the metadata says
-//! about the model is read in [`describe`]; the tensor data is never touched here. The parser is our own and asynchronous
+//! about the model is read in `describe`; the tensor data is never touched here. The parser is our own and asynchronous
 //! because the header's length is unknown until it has been read, and in a browser its bytes arrive over a network.
 //!
 //! Format: `ggml/docs/gguf.md`.
