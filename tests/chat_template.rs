@@ -1,5 +1,7 @@
 //! Chat templates against the golden prompts, and templates that fail.
 
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
 mod tokenizer_files;
 
 use draftree::error::ErrorCode;
@@ -64,7 +66,8 @@ fn templates_see_what_transformers_gives_them() {
 
 #[test]
 fn blocks_leave_no_lines_behind() {
-    let source = "{% for message in messages %}\n    {% if true %}\n{{ message.role }}\n    {% endif %}\n{% endfor %}\n";
+    let source =
+        "{% for message in messages %}\n    {% if true %}\n{{ message.role }}\n    {% endif %}\n{% endfor %}\n";
     assert_eq!(render(source, &[message("user", ""), message("assistant", "")]), "user\nassistant\n");
 }
 
@@ -80,6 +83,8 @@ fn the_methods_and_filters_of_python_templates_are_there() {
         ("{% for k, v in messages[1].items() %}{{ k }}={{ v }};{% endfor %}", "role=user;content=a</think>b;"),
         ("{{ messages[1].get('name', 'none') }}", "none"),
         ("{{ messages[0].content | tojson }}", "\" Be <kind>. \\n\""),
+        ("{{ {'a': [1, '<é>'], 'b': {}} | tojson }}", "{\"a\": [1, \"<é>\"], \"b\": {}}"),
+        ("{{ {'a': [1], 'b': []} | tojson(indent=1) }}", "{\n \"a\": [\n  1\n ],\n \"b\": []\n}"),
         ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "3"),
         ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | first }}", "a</think>b"),
         ("{% macro turn(m) %}<{{ m.role }}>{% endmacro %}{{ turn(messages[2]) }}", "<assistant>"),
@@ -93,7 +98,8 @@ fn the_methods_and_filters_of_python_templates_are_there() {
 
 #[test]
 fn a_clock_gives_the_date() {
-    let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None).unwrap().with_clock(|| 1_721_995_200);
+    let template =
+        ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None).unwrap().with_clock(|| 1_721_995_200);
     assert_eq!(template.render(&[], false).unwrap(), "26 Jul 2024");
 }
 

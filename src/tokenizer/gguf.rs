@@ -243,12 +243,12 @@ enum Gpt2Split {
 }
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 
 impl Pre {
-    const PLAIN: Self =
-        Self { patterns: &[], gpt2: Gpt2Split::No, nfc: false, ignore_merges: false, adds_bos: false };
+    const PLAIN: Self = Self { patterns: &[], gpt2: Gpt2Split::No, nfc: false, ignore_merges: false, adds_bos: false };
 
     fn named(name: &str) -> Result<Self> {
         Ok(match name {
@@ -262,7 +262,9 @@ impl Pre {
                 Self { gpt2: Gpt2Split::AfterDigits, ..Self::PLAIN }
             }
             "gpt-2" | "phi-2" | "mpt" | "olmo" => Self { gpt2: Gpt2Split::Yes, ..Self::PLAIN },
-            "default" => Self { patterns: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], ..Self::PLAIN },
+            "default" => {
+                Self { patterns: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], ..Self::PLAIN }
+            }
             other => {
                 return Err(unsupported(format!(
                     "the tokenizer splits text in a way named {other:?} (tokenizer.ggml.pre); supported are llama-bpe, \

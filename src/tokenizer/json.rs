@@ -204,7 +204,9 @@ fn stage<T: DeserializeOwned>(name: &str, value: &Value, known: &[&str]) -> Resu
         return Ok(None);
     }
     check_stage(name, value, known, MAX_STAGE_DEPTH)?;
-    T::deserialize(value).map(Some).map_err(|error| bad(format!("the {name} of tokenizer.json cannot be used: {error}")))
+    T::deserialize(value)
+        .map(Some)
+        .map_err(|error| bad(format!("the {name} of tokenizer.json cannot be used: {error}")))
 }
 
 fn check_stage(name: &str, value: &Value, known: &[&str], depth: usize) -> Result<()> {
@@ -254,7 +256,8 @@ fn decoding(decoder: &Value) -> Result<Decoding> {
             "ByteFallback" if !fused => byte_fallback = true,
             "Fuse" => fused = true,
             "Strip" if fused && text("content").as_deref() == Some(" ") && count(step, "stop") == Some(0) => {
-                let start = count(step, "start").ok_or_else(|| bad(format!("tokenizer.json has a decoder step {step}")))?;
+                let start =
+                    count(step, "start").ok_or_else(|| bad(format!("tokenizer.json has a decoder step {step}")))?;
                 strip_left += start;
             }
             kind => {
