@@ -1,5 +1,7 @@
 //! Chat templates against the golden prompts, and templates that fail.
 
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
 mod tokenizer_files;
 
 use draftree::error::ErrorCode;
@@ -81,6 +83,8 @@ fn the_methods_and_filters_of_python_templates_are_there() {
         ("{% for k, v in messages[1].items() %}{{ k }}={{ v }};{% endfor %}", "role=user;content=a</think>b;"),
         ("{{ messages[1].get('name', 'none') }}", "none"),
         ("{{ messages[0].content | tojson }}", "\" Be <kind>. \\n\""),
+        ("{{ {'a': [1, '<é>'], 'b': {}} | tojson }}", "{\"a\": [1, \"<é>\"], \"b\": {}}"),
+        ("{{ {'a': [1], 'b': []} | tojson(indent=1) }}", "{\n \"a\": [\n  1\n ],\n \"b\": []\n}"),
         ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "3"),
         ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | first }}", "a</think>b"),
         ("{% macro turn(m) %}<{{ m.role }}>{% endmacro %}{{ turn(messages[2]) }}", "<assistant>"),

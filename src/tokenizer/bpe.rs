@@ -8,14 +8,45 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, TokenizerBuilder, TokenizerImpl};
+use tokenizers::{AddedToken, NormalizedString, Normalizer, TokenizerBuilder, TokenizerImpl};
 
 use super::pieces::Decoding;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The crate's tokenizer, with this crate's own decoding ([`super::pieces`]) and no post-processor: `ByteLevel` only names a
 /// type for the two places that stay empty.
-pub(super) type Bpe = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, ByteLevel, ByteLevel>;
+pub(super) type Bpe = TokenizerImpl<BPE, Steps, PreTokenizerWrapper, ByteLevel, ByteLevel>;
+
+/// Normalisers that run one after the other, each on a text without a past.
+///
+/// The crate keeps for each byte where it came from, and some of its normalisers leave that table in a state that others panic
+/// on. Nobody here asks where a token was in the text, so each step begins with a fresh table.
+#[derive(Debug)]
+pub(super) struct Steps(Vec<NormalizerWrapper>);
+
+impl From<NormalizerWrapper> for Steps {
+    fn from(normalizer: NormalizerWrapper) -> Self {
+        fn flatten(normalizer: NormalizerWrapper, steps: &mut Vec<NormalizerWrapper>) {
+            match normalizer {
+                NormalizerWrapper::Sequence(sequence) => sequence.into_iter().for_each(|inner| flatten(inner, steps)),
+                step => steps.push(step),
+            }
+        }
+        let mut steps = Vec::new();
+        flatten(normalizer, &mut steps);
+        Self(steps)
+    }
+}
+
+impl Normalizer for Steps {
+    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
+        for step in &self.0 {
+            step.normalize(text)?;
+            *text = NormalizedString::from(text.get());
+        }
+        Ok(())
+    }
+}
 
 /// Ids stay below this: it bounds what a file can make the id tables allocate. The largest vocabularies in use have 2^18.
 const MAX_IDS: usize = 1 << 22;
@@ -92,8 +123,12 @@ impl Parts {
     }
 
     /// The crate's tokenizer; takes the vocabulary, merges and stages.
-    pub(super) fn into_bpe(self) -> Result<Bpe> {
+    pub(super) fn into_bpe(mut self) -> Result<Bpe> {
         self.check()?;
+        let normalizer = self.normalizer.map(Steps::from);
+        if let Some(normalizer) = &normalizer {
+            self.added.iter_mut().try_for_each(|added| keep_findable(&mut added.token, normalizer))?;
+        }
         let mut builder = BPE::builder()
             .vocab_and_merges(self.vocab, self.merges)
             .fuse_unk(self.fuse_unk)
@@ -107,7 +142,7 @@ impl Parts {
         let model = builder.build().map_err(|error| bad(format!("the merges do not fit the vocabulary: {error}")))?;
         let mut bpe: Bpe = TokenizerBuilder::new()
             .with_model(model)
-            .with_normalizer(self.normalizer)
+            .with_normalizer(normalizer)
             .with_pre_tokenizer(self.pre_tokenizer)
             .build()
             .map_err(|error| bad(error.to_string()))?;
@@ -129,6 +164,17 @@ impl Parts {
             None => Ok(()),
         }
     }
+}
+
+/// An added token of which the normaliser leaves nothing would be found everywhere, also inside characters; it is looked for as
+/// it is written instead.
+fn keep_findable(token: &mut AddedToken, normalizer: &Steps) -> Result<()> {
+    if token.normalized {
+        let mut text = NormalizedString::from(token.content.as_str());
+        normalizer.normalize(&mut text).map_err(|error| bad(format!("the normaliser fails: {error}")))?;
+        token.normalized = !text.is_empty();
+    }
+    Ok(())
 }
 
 /// An [`ErrorCode::BadTokenizer`].
