@@ -108,13 +108,14 @@ export async function launch(name, { timeoutMs = 300_000, args = [], viewport = 
   }
   const { default: puppeteer } = await import('puppeteer-core');
   const profile = mkdtempSync(path.join(os.tmpdir(), `draftree-${name}-`));
-  const removeProfile = () => rmSync(profile, { recursive: true, force: true, maxRetries: 3 });
-  process.once('exit', removeProfile);
+  /** @type {import('puppeteer-core').Browser | undefined} */
+  let driver;
+  const leave = () => abandon(driver?.process()?.pid, profile);
+  process.once('exit', leave);
   const forget = async () => {
-    process.off('exit', removeProfile);
+    process.off('exit', leave);
     await rm(profile, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
   };
-  let driver;
   try {
     driver = await puppeteer.launch({
       executablePath,
@@ -132,19 +133,54 @@ export async function launch(name, { timeoutMs = 300_000, args = [], viewport = 
     const reason = error instanceof Error ? error.message : String(error);
     throw new Failure('browser_failed', `${name} (${executablePath}) could not be started: ${reason}`, { cause: error });
   }
-  const watch = new Watch(name, driver, timeoutMs);
+  const running = driver;
+  const watch = new Watch(name, running, timeoutMs);
   return {
     name,
-    version: (await watch.guard('starting', driver.version())).replace(/^(?:Headless)?Chrome\//, 'Chromium ').replace(/^[Ff]irefox\//, 'Firefox '),
-    pid: driver.process()?.pid,
-    newPage: () => newPage(driver, watch),
+    version: (await watch.guard('starting', running.version())).replace(/^(?:Headless)?Chrome\//, 'Chromium ').replace(/^[Ff]irefox\//, 'Firefox '),
+    pid: running.process()?.pid,
+    newPage: () => newPage(running, watch),
     close: async () => {
-      const stopped = watch.stop();
-      await Promise.race([driver.close().catch(() => undefined), new Promise((resolve) => setTimeout(resolve, 10_000).unref())]);
-      stopped();
+      watch.stop();
+      const ended = hasEnded(running.process());
+      await Promise.race([running.close().catch(() => undefined), sleep(10_000)]);
+      killGroup(running.process()?.pid);
+      await Promise.race([ended, sleep(5_000)]);
       await forget();
     },
   };
+}
+
+const sleep = (/** @type {number} */ milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds).unref());
+
+/** Kills a browser with all its processes: puppeteer makes a process group of them. @param {number | undefined} pid */
+function killGroup(pid) {
+  try {
+    if (pid !== undefined) process.kill(process.platform === 'win32' ? pid : -pid, 'SIGKILL');
+  } catch {
+    // It has ended already.
+  }
+}
+
+/**
+ * For the case that this process ends while a browser runs: kills it, and removes its profile once the last of its processes has
+ * stopped writing there.
+ * @param {number | undefined} pid @param {string} profile
+ */
+function abandon(pid, profile) {
+  killGroup(pid);
+  for (let tries = 0; tries < 20; tries++) {
+    try {
+      return rmSync(profile, { recursive: true, force: true });
+    } catch {
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 50);
+    }
+  }
+}
+
+/** @param {import('node:child_process').ChildProcess | null} child */
+async function hasEnded(child) {
+  if (child && child.exitCode === null && child.signalCode === null) await new Promise((resolve) => child.once('exit', resolve));
 }
 
 function chromiumArguments() {
@@ -178,7 +214,7 @@ class Watch {
     this.#timer = undefined;
     if (this.#waiting.size === 0 || this.#closing) return;
     this.#timer = setTimeout(() => {
-      this.driver.process()?.kill('SIGKILL');
+      killGroup(this.driver.process()?.pid);
       const seconds = Math.round(this.timeoutMs / 1000);
       this.#fail(new Failure('browser_timeout', `${this.name} gave no sign of life for ${seconds} s and was killed.`));
     }, this.timeoutMs);
@@ -209,11 +245,10 @@ class Watch {
     }
   }
 
-  /** No more time-outs; returns what makes sure that the process is gone. */
+  /** No more time-outs: the browser is being closed. */
   stop() {
     this.#closing = true;
     clearTimeout(this.#timer);
-    return () => void this.driver.process()?.kill('SIGKILL');
   }
 
   /** @param {Failure} error */
