@@ -1,13 +1,12 @@
-// activations = silu(gate) * up, with gate and up rows alternating in weights . norm(residual): SwiGLU (Shazeer 2020).
+// activations = silu(gate) * up, with gate and up rows alternating in weights . normed: SwiGLU (Shazeer 2020).
 // Oracle: `gate_up` in src/backend/cpu/ops.rs.
 #import "lib/matmul.wgsl"
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
 @group(0) @binding(2) var<storage, read> weights: array<vec4u>;           // packed [2 ffn, hidden]: gate 0, up 0, gate 1, up 1, ...
-@group(0) @binding(3) var<storage, read> vectors: array<vec4f>;           // norm gain [hidden]
-@group(0) @binding(4) var<storage, read> inputs: array<vec4f>;            // residual [rows, hidden]
-@group(0) @binding(5) var<storage, read_write> activations: array<vec2f>; // [rows, ffn]
+@group(0) @binding(3) var<storage, read> inputs: array<Octet>;            // normed residual [rows, hidden]
+@group(0) @binding(4) var<storage, read_write> activations: array<vec2f>; // [rows, ffn]
 
 override WORKGROUP: u32 = 8u;
 

@@ -5,7 +5,7 @@
 mod tokenizer_files;
 
 use draftree::error::{Error, ErrorCode};
-use draftree::tokenizer::files::{GgufTokenizer, JsonTokenizer, TokenizerFiles};
+use draftree::model::{GgufTokenizer, JsonTokenizer, TokenizerFiles};
 use draftree::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

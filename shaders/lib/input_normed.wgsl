@@ -1,15 +1,15 @@
 // Inputs of a matrix product after RMSNorm (Zhang & Sennrich 2019), without a pass of its own: the gain is applied on the way
 // in, the squares are summed along, and 1/rms multiplies the finished outputs. Costs two multiplications an input and row,
-// saves a dispatch and a round trip through memory. Expects `inputs: array<vec4f>` and `vectors: array<vec4f>` (gain first).
+// saves a dispatch and a round trip through memory. Expects `inputs: array<Octet>` and `vectors: array<vec4f>` (gain first).
 
 fn load_gain(step: u32) -> Octet {
   return Octet(vectors[step * 2u], vectors[step * 2u + 1u]);
 }
 
-fn load_input(row: u32, step: u32, gain: Octet, moment: Moment) -> Input {
-  let at = row * shape.input_stride + step * 2u;
-  let low = inputs[at];
-  let high = inputs[at + 1u];
+fn load_input(at: u32, gain: Octet, moment: Moment) -> Input {
+  let x = inputs[at];
+  let low = x.low;
+  let high = x.high;
   let low_gained = low * gain.low;
   let high_gained = high * gain.high;
   let sum = low_gained + high_gained;

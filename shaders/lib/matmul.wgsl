@@ -50,17 +50,26 @@ fn matmul(tile: u32, row: u32) {
   if (quad >= shape.quads || row >= state.rows || state.finish != 0u) {
     return;
   }
+  // Read once: a load costs as much in the loop as the weights it serves.
+  let blocks = shape.blocks;
+  let stride = shape.input_stride;
   let base = quad / LANES * shape.group_stride + quad % LANES;
-  let scales = base + shape.blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * LANES;
+  var at = base;
+  var scales = base + blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * LANES;
+  var input = row * stride;
+  var step = 0u;
   var total = Sums();
   var moments = Moments();
-  for (var block = 0u; block < shape.blocks; block++) {
+  for (var block = 0u; block < blocks; block++) {
     var sums = Sums();
     for (var s = 0u; s < STEPS_PER_BLOCK; s++) {
-      let step = block * STEPS_PER_BLOCK + s;
-      add_step(&sums, &moments, row, step, load_weights(base + step * WORDS_PER_STEP * LANES), load_gain(step));
+      add_step(&sums, &moments, input, stride, load_weights(at), load_gain(step));
+      at += WORDS_PER_STEP * LANES;
+      input += 1u;
+      step += 1u;
     }
-    finish_block(&total, &sums, &moments, load_scales(scales + block * SCALE_WORDS * LANES));
+    finish_block(&total, &sums, &moments, load_scales(scales));
+    scales += SCALE_WORDS * LANES;
   }
   emit_rows(total, moments, row, quad);
 }

@@ -14,7 +14,7 @@ struct MatmulShape {
   first_quad: u32,    // where this part begins in the whole matrix
   blocks: u32,        // blocks along k
   group_stride: u32,  // vec4u from one group of 64 outputs to the next
-  input_stride: u32,  // vec4f from one row of inputs to the next
+  input_stride: u32,  // octets from one row of inputs to the next
   output_stride: u32, // vec4f from one row of outputs to the next
   columns: u32,       // inputs of the product
   epsilon: f32,       // of the norm

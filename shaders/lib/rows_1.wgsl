@@ -6,8 +6,8 @@ const ROWS = 1u;
 struct Sums { r0: Outputs }
 struct Moments { r0: Moment }
 
-fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, row: u32, step: u32, weights: Weights, gain: Octet) {
-  let x0 = load_input(row + 0u, step, gain, (*moments).r0);
+fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32, stride: u32, weights: Weights, gain: Octet) {
+  let x0 = load_input(at, gain, (*moments).r0);
   (*sums).r0 = multiply((*sums).r0, weights, x0.octet);
   (*moments).r0 = x0.moment;
 }

@@ -6,11 +6,11 @@ const ROWS = 2u;
 struct Sums { r0: Outputs, r1: Outputs }
 struct Moments { r0: Moment, r1: Moment }
 
-fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, row: u32, step: u32, weights: Weights, gain: Octet) {
-  let x0 = load_input(row + 0u, step, gain, (*moments).r0);
+fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32, stride: u32, weights: Weights, gain: Octet) {
+  let x0 = load_input(at, gain, (*moments).r0);
   (*sums).r0 = multiply((*sums).r0, weights, x0.octet);
   (*moments).r0 = x0.moment;
-  let x1 = load_input(row + 1u, step, gain, (*moments).r1);
+  let x1 = load_input(at + stride, gain, (*moments).r1);
   (*sums).r1 = multiply((*sums).r1, weights, x1.octet);
   (*moments).r1 = x1.moment;
 }

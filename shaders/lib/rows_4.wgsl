@@ -6,17 +6,17 @@ const ROWS = 4u;
 struct Sums { r0: Outputs, r1: Outputs, r2: Outputs, r3: Outputs }
 struct Moments { r0: Moment, r1: Moment, r2: Moment, r3: Moment }
 
-fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, row: u32, step: u32, weights: Weights, gain: Octet) {
-  let x0 = load_input(row + 0u, step, gain, (*moments).r0);
+fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32, stride: u32, weights: Weights, gain: Octet) {
+  let x0 = load_input(at, gain, (*moments).r0);
   (*sums).r0 = multiply((*sums).r0, weights, x0.octet);
   (*moments).r0 = x0.moment;
-  let x1 = load_input(row + 1u, step, gain, (*moments).r1);
+  let x1 = load_input(at + stride, gain, (*moments).r1);
   (*sums).r1 = multiply((*sums).r1, weights, x1.octet);
   (*moments).r1 = x1.moment;
-  let x2 = load_input(row + 2u, step, gain, (*moments).r2);
+  let x2 = load_input(at + 2u * stride, gain, (*moments).r2);
   (*sums).r2 = multiply((*sums).r2, weights, x2.octet);
   (*moments).r2 = x2.moment;
-  let x3 = load_input(row + 3u, step, gain, (*moments).r3);
+  let x3 = load_input(at + 3u * stride, gain, (*moments).r3);
   (*sums).r3 = multiply((*sums).r3, weights, x3.octet);
   (*moments).r3 = x3.moment;
 }

@@ -6,29 +6,29 @@ const ROWS = 8u;
 struct Sums { r0: Outputs, r1: Outputs, r2: Outputs, r3: Outputs, r4: Outputs, r5: Outputs, r6: Outputs, r7: Outputs }
 struct Moments { r0: Moment, r1: Moment, r2: Moment, r3: Moment, r4: Moment, r5: Moment, r6: Moment, r7: Moment }
 
-fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, row: u32, step: u32, weights: Weights, gain: Octet) {
-  let x0 = load_input(row + 0u, step, gain, (*moments).r0);
+fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32, stride: u32, weights: Weights, gain: Octet) {
+  let x0 = load_input(at, gain, (*moments).r0);
   (*sums).r0 = multiply((*sums).r0, weights, x0.octet);
   (*moments).r0 = x0.moment;
-  let x1 = load_input(row + 1u, step, gain, (*moments).r1);
+  let x1 = load_input(at + stride, gain, (*moments).r1);
   (*sums).r1 = multiply((*sums).r1, weights, x1.octet);
   (*moments).r1 = x1.moment;
-  let x2 = load_input(row + 2u, step, gain, (*moments).r2);
+  let x2 = load_input(at + 2u * stride, gain, (*moments).r2);
   (*sums).r2 = multiply((*sums).r2, weights, x2.octet);
   (*moments).r2 = x2.moment;
-  let x3 = load_input(row + 3u, step, gain, (*moments).r3);
+  let x3 = load_input(at + 3u * stride, gain, (*moments).r3);
   (*sums).r3 = multiply((*sums).r3, weights, x3.octet);
   (*moments).r3 = x3.moment;
-  let x4 = load_input(row + 4u, step, gain, (*moments).r4);
+  let x4 = load_input(at + 4u * stride, gain, (*moments).r4);
   (*sums).r4 = multiply((*sums).r4, weights, x4.octet);
   (*moments).r4 = x4.moment;
-  let x5 = load_input(row + 5u, step, gain, (*moments).r5);
+  let x5 = load_input(at + 5u * stride, gain, (*moments).r5);
   (*sums).r5 = multiply((*sums).r5, weights, x5.octet);
   (*moments).r5 = x5.moment;
-  let x6 = load_input(row + 6u, step, gain, (*moments).r6);
+  let x6 = load_input(at + 6u * stride, gain, (*moments).r6);
   (*sums).r6 = multiply((*sums).r6, weights, x6.octet);
   (*moments).r6 = x6.moment;
-  let x7 = load_input(row + 7u, step, gain, (*moments).r7);
+  let x7 = load_input(at + 7u * stride, gain, (*moments).r7);
   (*sums).r7 = multiply((*sums).r7, weights, x7.octet);
   (*moments).r7 = x7.moment;
 }

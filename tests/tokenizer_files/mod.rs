@@ -147,6 +147,7 @@ pub fn read_gguf(path: &Path) -> (GgufTokenizer, Option<String>) {
     let flag = |key: &str| get(key).map(|value| value.number() != 0.0);
     let texts = |key: &str| get(key).map_or(Vec::new(), |value| value.list(Meta::text));
     let tokenizer = GgufTokenizer {
+        eom_token_id: None,
         model: get("model").map_or(String::new(), Meta::text),
         pre: get("pre").map(Meta::text),
         tokens: texts("tokens"),

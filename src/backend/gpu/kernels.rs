@@ -23,9 +23,11 @@ pub enum Kernel {
     AttentionValues,
     /// Projection added to the residual stream.
     Project,
-    /// Norm, gate and up projection, SwiGLU.
+    /// Norm before many outputs.
+    Norm,
+    /// Gate and up projection, SwiGLU.
     GateUp,
-    /// Final norm and logits.
+    /// Logits.
     LmHead,
     /// Penalties, bias, temperature.
     ProcessLogits,
@@ -39,12 +41,13 @@ pub enum Kernel {
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Embed,
         Self::Qkv,
         Self::AttentionScores,
         Self::AttentionValues,
         Self::Project,
+        Self::Norm,
         Self::GateUp,
         Self::LmHead,
         Self::ProcessLogits,
@@ -61,6 +64,7 @@ impl Kernel {
             Self::AttentionScores => "attention_scores",
             Self::AttentionValues => "attention_values",
             Self::Project => "project",
+            Self::Norm => "norm",
             Self::GateUp => "gate_up",
             Self::LmHead => "lm_head",
             Self::ProcessLogits => "process_logits",
@@ -184,8 +188,10 @@ impl Variant {
         }
         if let Some(tile) = self.tile {
             choices.extend(tile.files());
-            let normed = self.kernel != Kernel::Project;
-            choices.push(("input", if normed { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" }));
+            choices.push((
+                "input",
+                if self.kernel == Kernel::Qkv { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" },
+            ));
         }
         shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)
     }

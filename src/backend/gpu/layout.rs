@@ -96,6 +96,16 @@ pub struct MatmulShape {
     pub epsilon: f32,
 }
 
+/// `NormShape` in shaders/norm.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct NormShape {
+    pub quads: u32,
+    pub stride: u32,
+    pub epsilon: f32,
+    pub padding: u32,
+}
+
 /// `AttentionShape` in shaders/lib/attention_shape.wgsl.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

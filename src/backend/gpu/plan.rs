@@ -4,7 +4,8 @@ use super::cache::Cache;
 use super::device::Gpu;
 use super::kernels::{Kernel, Kernels, Tile, Variant};
 use super::layout::{
-    AttentionShape, CHUNK, CHUNK_QUADS, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape, row_stride,
+    AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
+    row_stride,
 };
 use super::weights::{GpuMatrix, GpuWeights};
 use crate::backend::MAX_ROWS;
@@ -29,6 +30,7 @@ pub struct Buffers {
     /// `[rows, vocabulary]`.
     pub logits: wgpu::Buffer,
     residual: wgpu::Buffer,
+    normed: wgpu::Buffer,
     queries: wgpu::Buffer,
     mixed: wgpu::Buffer,
     activations: wgpu::Buffer,
@@ -53,6 +55,7 @@ impl Buffers {
             bias: gpu.storage("bias", vocabulary * 4),
             logits: gpu.storage("logits", MAX_ROWS as u64 * vocabulary * 4),
             residual: gpu.storage("residual", rows(config.hidden_size)),
+            normed: gpu.storage("normed", rows(config.hidden_size)),
             queries: gpu.storage("queries", rows(config.q_size())),
             mixed: gpu.storage("mixed", rows(config.q_size())),
             activations: gpu.storage("activations", rows(config.intermediate_size)),
@@ -301,7 +304,6 @@ impl Builder<'_> {
         let qkv_rows = config.q_size() + 2 * config.kv_size();
         let (attention_vectors, bias_offset) =
             weights.gain_and_bias(Vector::AttentionNorm(layer), Some((Vector::QkvBias(layer), qkv_rows)))?;
-        let (ffn_vectors, _) = weights.gain_and_bias(Vector::FfnNorm(layer), None)?;
         let attention = self.gpu.uniform("attention", &self.attention_shape(bias_offset));
         let keys_values = &cache.layers[layer];
         let kv_heads = config.num_key_value_heads;
@@ -331,28 +333,46 @@ impl Builder<'_> {
             self.matmul(Kernel::Project, weights.matrix(matrix)?, hidden, &[&b.state], &[inputs, &b.residual])
         };
         rest.extend(project(Matrix::AttentionOut(layer), &b.mixed)?);
+        rest.push(self.norm(Vector::FfnNorm(layer))?);
         rest.extend(self.matmul(
             Kernel::GateUp,
             weights.matrix(Matrix::GateUp(layer))?,
             row_stride(config.intermediate_size),
             &[&b.state],
-            &[&ffn_vectors, &b.residual, &b.activations],
+            &[&b.normed, &b.activations],
         )?);
         rest.extend(project(Matrix::Down(layer), &b.activations)?);
         Ok((qkv, rest))
     }
 
     fn lm_head(&self) -> Result<Vec<Launch>> {
-        let (vectors, _) = self.weights.gain_and_bias(Vector::FinalNorm, None)?;
-        let vocabulary = self.config.vocab_size.next_multiple_of(QUAD);
         let b = self.buffers;
-        self.matmul(
+        let vocabulary = self.config.vocab_size.next_multiple_of(QUAD);
+        let mut launches = vec![self.norm(Vector::FinalNorm)?];
+        launches.extend(self.matmul(
             Kernel::LmHead,
             self.weights.lm_head()?,
             vocabulary,
             &[&b.state],
-            &[&vectors, &b.residual, &b.logits],
-        )
+            &[&b.normed, &b.logits],
+        )?);
+        Ok(launches)
+    }
+
+    fn norm(&self, gain: Vector) -> Result<Launch> {
+        let (vectors, _) = self.weights.gain_and_bias(gain, None)?;
+        let hidden = self.config.hidden_size;
+        let shape = self.gpu.uniform(
+            "norm",
+            &NormShape {
+                quads: (hidden / QUAD) as u32,
+                stride: (row_stride(hidden) / QUAD) as u32,
+                epsilon: self.config.rms_norm_eps,
+                padding: 0,
+            },
+        );
+        let b = self.buffers;
+        self.launch(Kernel::Norm, None, &[&shape, &b.state, &vectors, &b.residual, &b.normed], Grid::Rows)
     }
 
     fn attention_shape(&self, bias_offset: usize) -> AttentionShape {

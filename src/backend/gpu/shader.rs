@@ -20,6 +20,7 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "embed.wgsl",
     "gate_up.wgsl",
     "lm_head.wgsl",
+    "norm.wgsl",
     "process_logits.wgsl",
     "project.wgsl",
     "qkv.wgsl",

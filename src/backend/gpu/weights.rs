@@ -9,7 +9,7 @@ use super::layout::{LANES, MatmulShape, QUAD, row_stride};
 use super::readback;
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
-use crate::model::packing::{GROUP_ROWS, PackedFormat, PackedLayout};
+use crate::model::packing::{GROUP_ROWS, PackedFormat, PackedLayout, STEP_VALUES};
 use crate::model::weights::{Matrix, Vector, WeightSink};
 
 /// Bytes that may wait for the device before loading pauses: bounds what the browser holds of the weights at once.
@@ -51,14 +51,14 @@ impl GpuMatrix {
     pub fn shape(&self, part: &MatrixPart, output_stride: usize, epsilon: f32) -> MatmulShape {
         let first_row = part.first_group * GROUP_ROWS;
         let rows = (part.groups * GROUP_ROWS).min(self.layout.rows - first_row);
-        // Floats have no blocks; their kernels walk eight columns at a time.
-        let block = self.layout.format.block_values().unwrap_or(8);
+        // Floats have no blocks; their kernels count steps.
+        let block = self.layout.format.block_values().unwrap_or(STEP_VALUES);
         MatmulShape {
             quads: rows.div_ceil(QUAD) as u32,
             first_quad: (first_row / QUAD) as u32,
             blocks: self.layout.cols.div_ceil(block) as u32,
             group_stride: (self.layout.group_words() / QUAD) as u32,
-            input_stride: (row_stride(self.layout.cols) / QUAD) as u32,
+            input_stride: (row_stride(self.layout.cols) / STEP_VALUES) as u32,
             output_stride: (output_stride / QUAD) as u32,
             columns: self.layout.cols as u32,
             epsilon,
