@@ -158,10 +158,10 @@ pub fn read_gguf(path: &Path) -> (GgufTokenizer, Option<String>) {
         eos_token_id: id("eos_token_id"),
         eot_token_id: id("eot_token_id"),
         unknown_token_id: id("unknown_token_id"),
-        padding_token_id: id("padding_token_id"),
         add_bos: flag("add_bos_token"),
         add_space_prefix: flag("add_space_prefix"),
         remove_extra_whitespaces: flag("remove_extra_whitespaces"),
+        ..GgufTokenizer::default()
     };
     (tokenizer, meta.get("tokenizer.chat_template").map(Meta::text))
 }
