@@ -1,0 +1,38 @@
+// residual[row] = embedding[token of row]. One thread unpacks eight columns. An embedding split over several bindings is
+// dispatched part by part; each writes the rows whose token lies in it. Oracle: `embed` in src/backend/cpu/ops.rs.
+#import "lib/packed.wgsl"
+
+@group(0) @binding(0) var<uniform> shape: MatmulShape;
+@group(0) @binding(1) var<storage, read> state: State;
+@group(0) @binding(2) var<storage, read> weights: array<vec4u>;        // packed [vocabulary, hidden], or a part of it
+@group(0) @binding(3) var<storage, read_write> residual: array<vec4f>; // [rows, hidden]
+
+override WORKGROUP: u32 = 8u;
+
+@compute @workgroup_size(WORKGROUP)
+fn embed(@builtin(global_invocation_id) id: vec3u) {
+  let step = id.x;
+  let row = id.y;
+  if (step * 8u >= shape.columns || row >= state.rows || state.finish != 0u) {
+    return;
+  }
+  let token = state.tokens[row];
+  let quad = token / 4u - shape.first_quad;  // wraps below the part, and is then beyond it
+  if (quad >= shape.quads) {
+    return;
+  }
+  let base = quad / LANES * shape.group_stride + quad % LANES;
+  let scales = base + shape.blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * LANES;
+  let scale = load_scale(scales + step / STEPS_PER_BLOCK * SCALE_WORDS * LANES);
+  let at = base + step * WORDS_PER_STEP * LANES;
+  let output = token % 4u;
+  var values: array<f32, 8>;
+  for (var k = 0u; k < 8u; k++) {
+    values[k] = quant_in_step(at, output, k) * scale.scale[output] + scale.minimum[output];
+  }
+  let to = row * shape.output_stride + step * 2u;
+  residual[to] = vec4f(values[0], values[1], values[2], values[3]);
+  if (step * 8u + 4u < shape.columns) {
+    residual[to + 1u] = vec4f(values[4], values[5], values[6], values[7]);
+  }
+}

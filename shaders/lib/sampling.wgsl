@@ -1,0 +1,26 @@
+// How a token is chosen. Written once a generation; mirrored by `SamplingShape` in src/backend/gpu/layout.rs.
+
+struct Sampling {
+  vocabulary_quads: u32,  // quads of one row of logits
+  valid_tokens: u32,      // ids from here on are padding rows of the head, never chosen
+  chunks: u32,            // chunks of one row that sample.wgsl reduces
+  top_k: u32,             // 0 = off
+  seed_low: u32,
+  seed_high: u32,
+  inverse_temperature: f32, // 0 = greedy
+  top_p: f32,             // 1 = off
+  min_p: f32,             // 0 = off
+  repetition_penalty: f32, // 1 = off
+  frequency_penalty: f32,
+  presence_penalty: f32,
+}
+
+// Below every logit; finite, since WGSL has no infinity.
+const LOWEST = -3.0e38;
+// Quads of logits that one thread of sample.wgsl reduces.
+const CHUNK_QUADS = 32u;
+
+struct Candidate {
+  score: f32,
+  token: u32,
+}

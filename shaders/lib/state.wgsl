@@ -1,0 +1,31 @@
+// The state of a generation: what a step reads, and what its last kernel rewrites for the next one.
+// Mirrored by `StepState` in src/backend/gpu/layout.rs; both must keep the same order.
+
+// Rows in one pass at most: the largest tree, and the largest chunk of a prompt.
+const MAX_ROWS = 64u;
+const MAX_END_TOKENS = 32u;
+
+struct State {
+  context_length: u32,  // positions whose keys and values are committed
+  rows: u32,            // nodes of this pass's tree; the next lines describe them
+  finish: u32,          // 0 while running, else why it ended (FinishReason in src/backend/mod.rs)
+  emitted: u32,         // tokens emitted so far
+  max_tokens: u32,      // emit no more than this
+  context_limit: u32,   // positions the model or the cache has room for
+  step: u32,            // records written so far
+  end_token_count: u32,
+  end_tokens: array<u32, MAX_END_TOKENS>,
+  tokens: array<u32, MAX_ROWS>,             // node 0 is the root: decided, not yet in the cache
+  parents: array<u32, MAX_ROWS>,            // parent < child; the root is its own parent
+  depths: array<u32, MAX_ROWS>,             // position of a node = context_length + depth
+  paths: array<u32, MAX_ROWS * MAX_ROWS>,   // [node, d] = the node's ancestor at depth d (itself at its own depth)
+}
+
+// The cache slot that holds logical position `position` as node `node` sees it: a committed slot, or the scratch row of the
+// node's own ancestor. Walking positions this way makes a branch reduce in the order of plain decoding.
+fn slot_of(node: u32, position: u32) -> u32 {
+  if (position < state.context_length) {
+    return position;
+  }
+  return state.context_length + state.paths[node * MAX_ROWS + position - state.context_length];
+}

@@ -1,0 +1,303 @@
+//! The reference backend: one forward pass from top to bottom, in float32, one row after the other.
+//!
+//! It defines what every kernel computes and how every step decides; the GPU backend is checked against it. Steps run when they
+//! are submitted, so a record is there at once. It is also the native path of a machine without a GPU.
+
+pub mod ops;
+
+use std::collections::{HashMap, VecDeque};
+
+use self::ops::MatrixF32;
+use crate::backend::{Backend, FinishReason, GenerationSetup, PassCounters, StepRecord};
+use crate::error::{Error, ErrorCode, Result};
+use crate::model::ModelConfig;
+use crate::model::packing::PackedLayout;
+use crate::model::weights::{Matrix, Vector, WeightSink};
+use crate::sampling;
+use crate::speculate::tree::Tree;
+
+/// Weights as they stream in: packed as for the GPU, so that the packing is part of what is checked.
+#[derive(Debug, Default)]
+pub struct CpuWeights {
+    packed: HashMap<Matrix, (PackedLayout, Vec<u32>)>,
+    vectors: HashMap<Vector, Vec<f32>>,
+}
+
+impl WeightSink for CpuWeights {
+    fn begin(&mut self, matrix: Matrix, layout: PackedLayout) -> Result<()> {
+        self.packed.insert(matrix, (layout, Vec::with_capacity((layout.bytes() / 4) as usize)));
+        Ok(())
+    }
+
+    fn write(&mut self, matrix: Matrix, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self.packed.get_mut(&matrix) {
+            Some((_, words)) if words.len() as u64 * 4 == offset => {
+                words.extend(bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>));
+                Ok(())
+            }
+            _ => Err(Error::new(ErrorCode::Internal, format!("{matrix:?} did not arrive in order"))),
+        }
+    }
+
+    fn vector(&mut self, vector: Vector, values: &[f32]) -> Result<()> {
+        self.vectors.insert(vector, values.to_vec());
+        Ok(())
+    }
+
+    async fn drain(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Layer {
+    attention_norm: Vec<f32>,
+    qkv: MatrixF32,
+    qkv_bias: Vec<f32>,
+    attention_out: MatrixF32,
+    ffn_norm: Vec<f32>,
+    gate_up: MatrixF32,
+    down: MatrixF32,
+}
+
+/// Keys and values of one position in one layer.
+#[derive(Debug, Clone)]
+struct KvRow {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+#[derive(Debug)]
+struct Running {
+    setup: GenerationSetup,
+    history: sampling::History,
+    root: u32,
+    emitted: u32,
+    finish: Option<FinishReason>,
+    records: VecDeque<StepRecord>,
+    counters: PassCounters,
+}
+
+/// A model in plain float32.
+#[derive(Debug)]
+pub struct CpuBackend {
+    config: ModelConfig,
+    context_limit: usize,
+    embedding: MatrixF32,
+    lm_head: Option<MatrixF32>,
+    final_norm: Vec<f32>,
+    layers: Vec<Layer>,
+    frequencies: Vec<f32>,
+    /// `[layer][position]`.
+    cache: Vec<Vec<KvRow>>,
+    running: Option<Running>,
+}
+
+impl CpuBackend {
+    /// A model of these weights; `context` caps the context length.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn new(config: ModelConfig, mut weights: CpuWeights, context: Option<usize>) -> Result<Self> {
+        let embedding = take_matrix(&mut weights, Matrix::Embedding)?;
+        let lm_head = match weights.packed.contains_key(&Matrix::LmHead) {
+            true => Some(take_matrix(&mut weights, Matrix::LmHead)?),
+            false => None,
+        };
+        let final_norm = take_vector(&mut weights, Vector::FinalNorm)?;
+        let layers = (0..config.num_hidden_layers)
+            .map(|i| {
+                Ok(Layer {
+                    attention_norm: take_vector(&mut weights, Vector::AttentionNorm(i))?,
+                    qkv: take_matrix(&mut weights, Matrix::Qkv(i))?,
+                    qkv_bias: weights.vectors.remove(&Vector::QkvBias(i)).unwrap_or_default(),
+                    attention_out: take_matrix(&mut weights, Matrix::AttentionOut(i))?,
+                    ffn_norm: take_vector(&mut weights, Vector::FfnNorm(i))?,
+                    gate_up: take_matrix(&mut weights, Matrix::GateUp(i))?,
+                    down: take_matrix(&mut weights, Matrix::Down(i))?,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            context_limit: config.max_position_embeddings.min(context.unwrap_or(usize::MAX)),
+            frequencies: config.inverse_frequencies(),
+            cache: vec![Vec::new(); config.num_hidden_layers],
+            embedding,
+            lm_head,
+            final_norm,
+            layers,
+            config,
+            running: None,
+        })
+    }
+
+    /// Cosines and sines of a position, `[head_dim / 2, 2]`.
+    fn rotations(&self, position: usize) -> Vec<f32> {
+        let angles = self.frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
+        angles.flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect()
+    }
+
+    /// One row through all layers. `scratch[layer][node]` holds the rows of the tree before it; the row's own is appended.
+    /// `path` are the nodes from the root to this one. Returns the residual after the last layer.
+    fn forward_row(&self, start: usize, token: u32, path: &[usize], scratch: &mut [Vec<KvRow>]) -> Vec<f32> {
+        let config = &self.config;
+        let epsilon = config.rms_norm_eps;
+        let rotations = self.rotations(start + path.len() - 1);
+        let mut residual = ops::embed(&self.embedding, token);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let normed = ops::rms_norm(&residual, &layer.attention_norm, epsilon);
+            let (queries, keys, values) = ops::qkv(config, &layer.qkv, &layer.qkv_bias, &normed, &rotations);
+            scratch[index].push(KvRow { keys, values });
+            let committed = self.cache[index][..start].iter();
+            let seen: Vec<&KvRow> = committed.chain(path.iter().map(|&node| &scratch[index][node])).collect();
+            let keys: Vec<&[f32]> = seen.iter().map(|row| row.keys.as_slice()).collect();
+            let values: Vec<&[f32]> = seen.iter().map(|row| row.values.as_slice()).collect();
+            let mixed = ops::attention(config, &queries, &keys, &values);
+            ops::project(&mut residual, &layer.attention_out, &mixed);
+            let normed = ops::rms_norm(&residual, &layer.ffn_norm, epsilon);
+            ops::project(&mut residual, &layer.down, &ops::gate_up(&layer.gate_up, &normed));
+        }
+        residual
+    }
+
+    /// All rows of a tree; returns their residuals and the keys and values they made.
+    fn forward(&self, start: usize, tree: &Tree) -> (Vec<Vec<f32>>, Vec<Vec<KvRow>>) {
+        let mut scratch = vec![Vec::new(); self.layers.len()];
+        let residuals = (0..tree.len())
+            .map(|node| self.forward_row(start, tree.tokens()[node], &tree.path(node), &mut scratch))
+            .collect();
+        (residuals, scratch)
+    }
+
+    fn logits(&self, residual: &[f32]) -> Vec<f32> {
+        let normed = ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
+        ops::lm_head(self.lm_head.as_ref().unwrap_or(&self.embedding), &normed)
+    }
+
+    fn commit(&mut self, start: usize, rows: Vec<Vec<KvRow>>) {
+        for (cache, rows) in self.cache.iter_mut().zip(rows) {
+            cache.truncate(start);
+            cache.extend(rows);
+        }
+    }
+
+    /// One plain step of a generation that has not finished.
+    fn step(&mut self, running: &mut Running) -> Result<()> {
+        let start = self.cache[0].len();
+        let (residuals, rows) = self.forward(start, &Tree::chain(&[running.root])?);
+        let mut logits = self.logits(&residuals[0]);
+        logits.truncate(running.setup.valid_tokens as usize);
+        sampling::process_logits(&mut logits, &running.history, &running.setup.sampling);
+        let token = sampling::sample(&logits, start as u32 + 1, &running.setup.sampling);
+        self.commit(start, rows);
+        running.history[token as usize] += 2;
+        running.emitted += 1;
+        running.root = token;
+        let context_length = start + 1;
+        running.finish = if running.setup.end_tokens.contains(&token) {
+            Some(FinishReason::Stop)
+        } else if running.emitted >= running.setup.max_tokens {
+            Some(FinishReason::Length)
+        } else if context_length >= self.context_limit {
+            Some(FinishReason::Context)
+        } else {
+            None
+        };
+        running.records.push_back(StepRecord { tokens: vec![token], finish: running.finish, context_length });
+        Ok(())
+    }
+}
+
+fn take_matrix(weights: &mut CpuWeights, matrix: Matrix) -> Result<MatrixF32> {
+    let (layout, words) = weights
+        .packed
+        .remove(&matrix)
+        .ok_or_else(|| Error::new(ErrorCode::MissingTensor, format!("{matrix:?} was not among the weights")))?;
+    Ok(MatrixF32 { rows: layout.rows, columns: layout.cols, values: layout.unpack(&words) })
+}
+
+fn take_vector(weights: &mut CpuWeights, vector: Vector) -> Result<Vec<f32>> {
+    weights
+        .vectors
+        .remove(&vector)
+        .ok_or_else(|| Error::new(ErrorCode::MissingTensor, format!("{vector:?} was not among the weights")))
+}
+
+impl Backend for CpuBackend {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn context_limit(&self) -> usize {
+        self.context_limit
+    }
+
+    async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {
+        for (i, &token) in tokens.iter().enumerate() {
+            let (_, rows) = self.forward(start + i, &Tree::chain(&[token])?);
+            self.commit(start + i, rows);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, start: usize, root: u32, setup: &GenerationSetup) -> Result<()> {
+        for layer in &mut self.cache {
+            layer.truncate(start);
+        }
+        let mut history = vec![0; self.config.vocab_size];
+        for &token in &setup.prompt {
+            history[token as usize] = 1;
+        }
+        self.running = Some(Running {
+            setup: setup.clone(),
+            history,
+            root,
+            emitted: 0,
+            finish: None,
+            records: VecDeque::new(),
+            counters: PassCounters::default(),
+        });
+        Ok(())
+    }
+
+    async fn submit_step(&mut self) -> Result<()> {
+        let mut running = self
+            .running
+            .take()
+            .ok_or_else(|| Error::new(ErrorCode::Internal, "a step was submitted before a generation began"))?;
+        running.counters.passes += 1;
+        running.counters.submits += 1;
+        let result = if running.finish.is_some() {
+            running.records.push_back(StepRecord { tokens: Vec::new(), finish: None, context_length: 0 });
+            Ok(())
+        } else {
+            self.step(&mut running)
+        };
+        self.running = Some(running);
+        result
+    }
+
+    async fn next_record(&mut self) -> Result<StepRecord> {
+        self.running
+            .as_mut()
+            .and_then(|running| running.records.pop_front())
+            .ok_or_else(|| Error::new(ErrorCode::Internal, "a record was asked for, but no step is in flight"))
+    }
+
+    fn halt(&mut self) {
+        self.running = None;
+    }
+
+    async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>> {
+        let (residuals, _) = self.forward(start, tree);
+        Ok(residuals.iter().flat_map(|residual| self.logits(residual)).collect())
+    }
+
+    async fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn counters(&self) -> PassCounters {
+        self.running.as_ref().map_or_else(PassCounters::default, |running| running.counters)
+    }
+}

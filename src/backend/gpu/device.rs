@@ -1,0 +1,190 @@
+//! Adapter, device, and what they can do; the one place that hears of errors and of a lost device.
+
+use std::sync::{Arc, Mutex};
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// A device with its queue. Cheap to clone; all clones are the same device.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    /// Makes buffers and pipelines.
+    pub device: wgpu::Device,
+    /// Takes work.
+    pub queue: wgpu::Queue,
+    /// What the device can do.
+    pub caps: DeviceCaps,
+    fault: Arc<Mutex<Option<Error>>>,
+}
+
+/// What kernels and buffers are fitted to, read once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceCaps {
+    /// The adapter in words.
+    pub description: String,
+    /// The API beneath.
+    pub backend: String,
+    /// Whether a processor emulates the device: small workgroups then share its cores better.
+    pub software: bool,
+    /// Invocations of a workgroup in kernels that do not fix it.
+    pub workgroup: u32,
+    /// Largest part of a buffer that one binding can show, in bytes.
+    pub max_binding_bytes: u64,
+    /// Whether passes can be timed on the device.
+    pub timestamps: bool,
+}
+
+impl Gpu {
+    /// The best device of this machine.
+    ///
+    /// # Errors
+    /// `NoAdapter` when there is none, `LoadFailed` when the adapter gives no device.
+    pub async fn request() -> Result<Self> {
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+        let adapter = instance
+            .request_adapter(&wgpu::RequestAdapterOptions {
+                power_preference: wgpu::PowerPreference::HighPerformance,
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| {
+                Error::new(
+                    ErrorCode::NoAdapter,
+                    format!(
+                        "no WebGPU adapter was found ({e}); turn on hardware acceleration in the browser, update the \
+                         graphics driver, or on a machine without a GPU install a software driver"
+                    ),
+                )
+            })?;
+        let timestamps = adapter.features().contains(wgpu::Features::TIMESTAMP_QUERY);
+        let limits = adapter.limits();
+        let (device, queue) = adapter
+            .request_device(&wgpu::DeviceDescriptor {
+                label: Some("draftree"),
+                required_features: if timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() },
+                required_limits: limits.clone(),
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| Error::new(ErrorCode::NoAdapter, format!("the WebGPU adapter gave no device: {e}")))?;
+        let caps = DeviceCaps::new(&adapter.get_info(), &limits, timestamps);
+        let fault = Arc::new(Mutex::new(None));
+        watch(&device, &fault);
+        Ok(Self { device, queue, caps, fault })
+    }
+
+    /// The first fault the device reported, if any.
+    ///
+    /// # Errors
+    /// `DeviceLost`, `OutOfMemory`, or `Internal` for a validation error.
+    pub fn check(&self) -> Result<()> {
+        match self.fault.lock() {
+            Ok(fault) => fault.clone().map_or(Ok(()), Err),
+            Err(_) => Err(Error::new(ErrorCode::Internal, "the device's error handler failed")),
+        }
+    }
+
+    /// Runs `allocate` and reports what the device says of it.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the memory is not there; a validation error as `Internal`.
+    pub async fn scoped<T>(&self, what: &str, allocate: impl FnOnce() -> T) -> Result<T> {
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let result = allocate();
+        let validation = validation.pop();
+        let memory = memory.pop();
+        if let Some(e) = memory.await {
+            return Err(out_of_memory(what, &e));
+        }
+        if let Some(e) = validation.await {
+            return Err(Error::new(ErrorCode::Internal, format!("{what}: {e}")));
+        }
+        self.check()?;
+        Ok(result)
+    }
+
+    /// A buffer for kernels, zeroed.
+    pub fn storage(&self, label: &str, bytes: u64) -> wgpu::Buffer {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+        self.buffer(label, bytes, usage)
+    }
+
+    /// A uniform buffer with these contents.
+    pub fn uniform<T: bytemuck::Pod>(&self, label: &str, value: &T) -> wgpu::Buffer {
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let buffer = self.buffer(label, size_of::<T>() as u64, usage);
+        self.queue.write_buffer(&buffer, 0, bytemuck::bytes_of(value));
+        buffer
+    }
+
+    /// A buffer that the CPU can read.
+    pub fn staging(&self, bytes: u64) -> wgpu::Buffer {
+        self.buffer("staging", bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST)
+    }
+
+    fn buffer(&self, label: &str, bytes: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        let size = bytes.max(16).next_multiple_of(16);
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size,
+            usage,
+            mapped_at_creation: false,
+        })
+    }
+}
+
+impl DeviceCaps {
+    fn new(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, timestamps: bool) -> Self {
+        let mut description = [info.name.as_str(), info.driver.as_str(), info.driver_info.as_str()]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(", ");
+        if description.is_empty() {
+            description = "unnamed adapter".to_owned();
+        }
+        let lower = description.to_lowercase();
+        let software = info.device_type == wgpu::DeviceType::Cpu
+            || ["swiftshader", "llvmpipe", "lavapipe", "warp"].iter().any(|name| lower.contains(name));
+        Self {
+            description,
+            backend: format!("{:?}", info.backend),
+            software,
+            workgroup: if software { 8 } else { 64 },
+            max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            timestamps,
+        }
+    }
+}
+
+fn out_of_memory(what: &str, e: &wgpu::Error) -> Error {
+    Error::new(
+        ErrorCode::OutOfMemory,
+        format!("{what}: the device has not enough memory ({e}); close other pages, use a smaller context or model"),
+    )
+}
+
+/// Remembers the first fault; later ones follow from it.
+fn watch(device: &wgpu::Device, fault: &Arc<Mutex<Option<Error>>>) {
+    let remember = |fault: &Mutex<Option<Error>>, error: Error| {
+        if let Ok(mut slot) = fault.lock() {
+            slot.get_or_insert(error);
+        }
+    };
+    let uncaptured = Arc::clone(fault);
+    device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+        let error = match &e {
+            wgpu::Error::OutOfMemory { .. } => out_of_memory("running the model", &e),
+            _ => Error::new(ErrorCode::Internal, format!("the device refused a call: {e}")),
+        };
+        remember(&uncaptured, error);
+    }));
+    let lost = Arc::clone(fault);
+    device.set_device_lost_callback(move |reason, message| {
+        let error = Error::new(
+            ErrorCode::DeviceLost,
+            format!("the GPU device was lost ({reason:?}: {message}); load the model again, with a smaller context if memory was short"),
+        );
+        remember(&lost, error);
+    });
+}

@@ -1,0 +1,311 @@
+//! The kernels, their variants, and the pipelines made of them.
+//!
+//! A pipeline is compiled when it is first asked for, or ahead of time by [`Kernels::warm_up`] while a model loads.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::device::Gpu;
+use super::shader::{self, BindingKind};
+use crate::error::Result;
+use crate::model::packing::PackedFormat;
+
+/// Every kernel; file, entry point and timing label bear its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kernel {
+    /// Token ids to the residual stream.
+    Embed,
+    /// Norm, query/key/value projection, rotation, cache write.
+    Qkv,
+    /// Scores and softmax within chunks.
+    AttentionScores,
+    /// Joined softmax and weighted values.
+    AttentionValues,
+    /// Projection added to the residual stream.
+    Project,
+    /// Norm, gate and up projection, SwiGLU.
+    GateUp,
+    /// Final norm and logits.
+    LmHead,
+    /// Penalties, bias, temperature.
+    ProcessLogits,
+    /// Edge of top-k, top-p, min-p.
+    Threshold,
+    /// Best token of every chunk.
+    Sample,
+    /// End of the step.
+    Accept,
+}
+
+impl Kernel {
+    /// Every kernel.
+    pub const ALL: [Self; 11] = [
+        Self::Embed,
+        Self::Qkv,
+        Self::AttentionScores,
+        Self::AttentionValues,
+        Self::Project,
+        Self::GateUp,
+        Self::LmHead,
+        Self::ProcessLogits,
+        Self::Threshold,
+        Self::Sample,
+        Self::Accept,
+    ];
+
+    /// Name of its entry point, and of its file without `.wgsl`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Qkv => "qkv",
+            Self::AttentionScores => "attention_scores",
+            Self::AttentionValues => "attention_values",
+            Self::Project => "project",
+            Self::GateUp => "gate_up",
+            Self::LmHead => "lm_head",
+            Self::ProcessLogits => "process_logits",
+            Self::Threshold => "threshold",
+            Self::Sample => "sample",
+            Self::Accept => "accept",
+        }
+    }
+
+    /// Whether it reads packed weights, and so comes in one variant a format.
+    pub const fn reads_weights(self) -> bool {
+        matches!(self, Self::Embed) || self.is_matmul()
+    }
+
+    /// Whether it is a matrix product, and so comes in one variant a tile.
+    pub const fn is_matmul(self) -> bool {
+        matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead)
+    }
+}
+
+/// The register tile of a matrix product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tile {
+    /// 1 row.
+    Rows1,
+    /// 2 rows.
+    Rows2,
+    /// 4 rows.
+    Rows4,
+    /// 8 rows; more rows are more tiles.
+    Rows8,
+}
+
+impl Tile {
+    /// Every tile.
+    pub const ALL: [Self; 4] = [Self::Rows1, Self::Rows2, Self::Rows4, Self::Rows8];
+
+    /// The tile that a full piece of a prompt uses.
+    pub const LARGEST: Self = Self::Rows8;
+
+    /// The smallest tile that takes `rows` rows at once.
+    pub const fn for_rows(rows: usize) -> Self {
+        match rows {
+            0 | 1 => Self::Rows1,
+            2 => Self::Rows2,
+            3 | 4 => Self::Rows4,
+            _ => Self::Rows8,
+        }
+    }
+
+    /// Rows a thread carries.
+    pub const fn rows(self) -> usize {
+        match self {
+            Self::Rows1 => 1,
+            Self::Rows2 => 2,
+            Self::Rows4 => 4,
+            Self::Rows8 => 8,
+        }
+    }
+
+    /// Quads of outputs a thread computes. On a software adapter one row gains nothing from more than two (1.44 ms for
+    /// 3072 x 576 in 4 bits, against 1.42 with four); several rows do, since activations are loaded half as often.
+    pub const fn quads(self) -> usize {
+        match self {
+            Self::Rows1 => 2,
+            Self::Rows2 | Self::Rows4 | Self::Rows8 => 4,
+        }
+    }
+
+    const fn files(self) -> [(&'static str, &'static str); 2] {
+        let rows = match self {
+            Self::Rows1 => "lib/rows_1.wgsl",
+            Self::Rows2 => "lib/rows_2.wgsl",
+            Self::Rows4 => "lib/rows_4.wgsl",
+            Self::Rows8 => "lib/rows_8.wgsl",
+        };
+        let quads = if self.quads() == 2 { "lib/quads_2.wgsl" } else { "lib/quads_4.wgsl" };
+        [("rows", rows), ("quads", quads)]
+    }
+}
+
+/// One compiled form of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Variant {
+    /// Which kernel.
+    pub kernel: Kernel,
+    /// Format of the weights, for kernels that read them.
+    pub format: Option<PackedFormat>,
+    /// Register tile, for matrix products.
+    pub tile: Option<Tile>,
+}
+
+impl Variant {
+    /// The variant of `kernel` for a matrix in `format`; the tile counts for matrix products only.
+    pub fn new(kernel: Kernel, format: Option<PackedFormat>, tile: Tile) -> Self {
+        Self { kernel, format, tile: kernel.is_matmul().then_some(tile) }
+    }
+
+    /// Every variant of every kernel.
+    pub fn all() -> Vec<Self> {
+        let mut variants = Vec::new();
+        for kernel in Kernel::ALL {
+            let formats: Vec<_> =
+                if kernel.reads_weights() { PackedFormat::ALL.map(Some).to_vec() } else { vec![None] };
+            let tiles: Vec<_> = if kernel.is_matmul() { Tile::ALL.map(Some).to_vec() } else { vec![None] };
+            for &format in &formats {
+                variants.extend(tiles.iter().map(|&tile| Self { kernel, format, tile }));
+            }
+        }
+        variants
+    }
+
+    /// Its WGSL.
+    ///
+    /// # Errors
+    /// `Internal` for an import that names no file.
+    pub fn source(self) -> Result<String> {
+        let mut choices = Vec::new();
+        if let Some(format) = self.format {
+            choices.push(("weights", weights_file(format)));
+        }
+        if let Some(tile) = self.tile {
+            choices.extend(tile.files());
+            let normed = self.kernel != Kernel::Project;
+            choices.push(("input", if normed { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" }));
+        }
+        shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)
+    }
+}
+
+const fn weights_file(format: PackedFormat) -> &'static str {
+    match format {
+        PackedFormat::F32 => "lib/weights_f32.wgsl",
+        PackedFormat::F16 => "lib/weights_f16.wgsl",
+        PackedFormat::Bf16 => "lib/weights_bf16.wgsl",
+        PackedFormat::Q4 => "lib/weights_q4.wgsl",
+        PackedFormat::Q4Wide => "lib/weights_q4_wide.wgsl",
+        PackedFormat::Q8 => "lib/weights_q8.wgsl",
+        PackedFormat::Q8Wide => "lib/weights_q8_wide.wgsl",
+    }
+}
+
+/// Pipelines and bind-group layouts of one device.
+#[derive(Debug)]
+pub struct Kernels {
+    gpu: Gpu,
+    layouts: RefCell<HashMap<Kernel, wgpu::BindGroupLayout>>,
+    pipelines: RefCell<HashMap<Variant, wgpu::ComputePipeline>>,
+}
+
+impl Kernels {
+    /// No pipeline yet.
+    pub fn new(gpu: Gpu) -> Self {
+        Self { gpu, layouts: RefCell::default(), pipelines: RefCell::default() }
+    }
+
+    /// The pipeline of a variant, compiled now if it is not yet.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn pipeline(&self, variant: Variant) -> Result<wgpu::ComputePipeline> {
+        if let Some(pipeline) = self.pipelines.borrow().get(&variant) {
+            return Ok(pipeline.clone());
+        }
+        let source = variant.source()?;
+        let layout = self.layout(variant.kernel, &source);
+        let device = &self.gpu.device;
+        let name = variant.kernel.name();
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(name),
+            source: wgpu::ShaderSource::Wgsl(source.as_str().into()),
+        });
+        let workgroup = [("WORKGROUP", f64::from(self.gpu.caps.workgroup))];
+        let constants = if source.contains("override WORKGROUP") { &workgroup[..] } else { &[] };
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(name),
+            layout: Some(&device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: Some(name),
+                bind_group_layouts: &[Some(&layout)],
+                immediate_size: 0,
+            })),
+            module: &module,
+            entry_point: Some(name),
+            compilation_options: wgpu::PipelineCompilationOptions { constants, ..Default::default() },
+            cache: None,
+        });
+        self.pipelines.borrow_mut().insert(variant, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// The bind group of a kernel; all its variants share it.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn bind(
+        &self,
+        kernel: Kernel,
+        format: Option<PackedFormat>,
+        resources: &[wgpu::BufferBinding<'_>],
+    ) -> Result<wgpu::BindGroup> {
+        let source = Variant::new(kernel, format, Tile::Rows1).source()?;
+        let layout = self.layout(kernel, &source);
+        let entries: Vec<_> = resources
+            .iter()
+            .enumerate()
+            .map(|(i, resource)| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: wgpu::BindingResource::Buffer(resource.clone()),
+            })
+            .collect();
+        Ok(self.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(kernel.name()),
+            layout: &layout,
+            entries: &entries,
+        }))
+    }
+
+    fn layout(&self, kernel: Kernel, source: &str) -> wgpu::BindGroupLayout {
+        let mut layouts = self.layouts.borrow_mut();
+        layouts
+            .entry(kernel)
+            .or_insert_with(|| {
+                let entries: Vec<_> = shader::bindings(source)
+                    .into_iter()
+                    .enumerate()
+                    .map(|(i, kind)| wgpu::BindGroupLayoutEntry {
+                        binding: i as u32,
+                        visibility: wgpu::ShaderStages::COMPUTE,
+                        ty: wgpu::BindingType::Buffer {
+                            ty: match kind {
+                                BindingKind::Uniform => wgpu::BufferBindingType::Uniform,
+                                BindingKind::ReadOnlyStorage => wgpu::BufferBindingType::Storage { read_only: true },
+                                BindingKind::Storage => wgpu::BufferBindingType::Storage { read_only: false },
+                            },
+                            has_dynamic_offset: false,
+                            min_binding_size: None,
+                        },
+                        count: None,
+                    })
+                    .collect();
+                self.gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                    label: Some(kernel.name()),
+                    entries: &entries,
+                })
+            })
+            .clone()
+    }
+}

@@ -1,0 +1,185 @@
+//! The Rust side of every structure that a shader declares: same order, same sizes.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::backend::{FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
+use crate::speculate::tree::Tree;
+
+/// Floats in a `vec4f`, the unit of most kernels.
+pub const QUAD: usize = 4;
+/// Lanes that share a group of packed weights; `LANES` in shaders/lib/packed.wgsl.
+pub const LANES: usize = crate::model::packing::LANES;
+/// Positions of one chunk; `CHUNK` in shaders/lib/attention_shape.wgsl.
+pub const CHUNK: usize = 16;
+/// Quads of logits one thread reduces; `CHUNK_QUADS` in shaders/lib/sampling.wgsl.
+pub const CHUNK_QUADS: usize = 32;
+/// Records the ring holds; `RECORD_SLOTS` in shaders/accept.wgsl. More steps than this are never in flight.
+pub const RECORD_SLOTS: usize = 64;
+/// Bytes of one record.
+pub const RECORD_BYTES: u64 = size_of::<RawRecord>() as u64;
+/// Rows of activations start at multiples of this many floats, so that whole blocks of weights can be walked.
+const ROW_ALIGNMENT: usize = 32;
+
+/// Floats from one row of activations to the next.
+pub const fn row_stride(columns: usize) -> usize {
+    columns.next_multiple_of(ROW_ALIGNMENT)
+}
+
+/// The head of `State` in shaders/lib/state.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct StateHead {
+    pub context_length: u32,
+    pub rows: u32,
+    pub finish: u32,
+    pub emitted: u32,
+    pub max_tokens: u32,
+    pub context_limit: u32,
+    pub step: u32,
+    pub end_token_count: u32,
+    pub end_tokens: [u32; MAX_END_TOKENS],
+}
+
+/// Byte offset of `State.finish`.
+pub const FINISH_OFFSET: u64 = 8;
+/// Byte offset of `State.tokens`.
+pub const TOKENS_OFFSET: u64 = size_of::<StateHead>() as u64;
+/// Byte offset of `State.parents`; depths and paths follow.
+pub const PARENTS_OFFSET: u64 = TOKENS_OFFSET + (MAX_ROWS * 4) as u64;
+/// Bytes of the whole `State`.
+pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((2 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
+
+impl StateHead {
+    /// The head before a pass that decides nothing: a piece of the prompt, or an evaluation.
+    pub fn for_rows(context_length: usize, rows: usize) -> Self {
+        Self { context_length: context_length as u32, rows: rows as u32, ..Self::zeroed() }
+    }
+
+    /// The head before the first step of a generation.
+    pub fn for_generation(start: usize, step: u32, context_limit: usize, setup: &GenerationSetup) -> Self {
+        let mut head = Self {
+            step,
+            max_tokens: setup.max_tokens,
+            context_limit: context_limit as u32,
+            end_token_count: setup.end_tokens.len() as u32,
+            ..Self::for_rows(start, 1)
+        };
+        head.end_tokens[..setup.end_tokens.len()].copy_from_slice(&setup.end_tokens);
+        head
+    }
+}
+
+/// `State.parents`, `.depths` and `.paths` of a tree, one after the other.
+pub fn topology_words(tree: &Tree) -> Vec<u32> {
+    let mut words = vec![0; 2 * MAX_ROWS + MAX_ROWS * MAX_ROWS];
+    for node in 0..tree.len() {
+        words[node] = tree.parents()[node] as u32;
+        words[MAX_ROWS + node] = tree.depths()[node] as u32;
+        for (depth, ancestor) in tree.path(node).into_iter().enumerate() {
+            words[2 * MAX_ROWS + node * MAX_ROWS + depth] = ancestor as u32;
+        }
+    }
+    words
+}
+
+/// `MatmulShape` in shaders/lib/packed.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct MatmulShape {
+    pub quads: u32,
+    pub first_quad: u32,
+    pub blocks: u32,
+    pub group_stride: u32,
+    pub input_stride: u32,
+    pub output_stride: u32,
+    pub columns: u32,
+    pub epsilon: f32,
+}
+
+/// `AttentionShape` in shaders/lib/attention_shape.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct AttentionShape {
+    pub query_quads: u32,
+    pub kv_quads: u32,
+    pub head_quads: u32,
+    pub kv_heads: u32,
+    pub heads_per_kv: u32,
+    pub bias_offset: u32,
+    pub score_stride: u32,
+    pub chunk_stride: u32,
+    pub query_stride: u32,
+    pub scale: f32,
+    pub padding: [u32; 2],
+}
+
+/// `Sampling` in shaders/lib/sampling.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct SamplingShape {
+    pub vocabulary_quads: u32,
+    pub valid_tokens: u32,
+    pub chunks: u32,
+    pub top_k: u32,
+    pub seed_low: u32,
+    pub seed_high: u32,
+    pub inverse_temperature: f32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub repetition_penalty: f32,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+}
+
+impl SamplingShape {
+    /// The parameters of a generation over a vocabulary of `vocab_size` logits.
+    pub fn new(setup: &GenerationSetup, vocab_size: usize) -> Self {
+        let params = &setup.sampling;
+        let quads = vocab_size.div_ceil(QUAD);
+        let filters = params.filters();
+        Self {
+            vocabulary_quads: quads as u32,
+            valid_tokens: setup.valid_tokens,
+            chunks: quads.div_ceil(CHUNK_QUADS) as u32,
+            top_k: if filters { params.top_k } else { 0 },
+            seed_low: params.seed as u32,
+            seed_high: (params.seed >> 32) as u32,
+            inverse_temperature: if params.temperature > 0.0 { 1.0 / params.temperature } else { 0.0 },
+            top_p: if filters { params.top_p } else { 1.0 },
+            min_p: if filters { params.min_p } else { 0.0 },
+            repetition_penalty: params.repetition_penalty,
+            frequency_penalty: params.frequency_penalty,
+            presence_penalty: params.presence_penalty,
+        }
+    }
+}
+
+/// `Record` in shaders/accept.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RawRecord {
+    pub step: u32,
+    pub count: u32,
+    pub finish: u32,
+    pub context_length: u32,
+    pub tokens: [u32; 60],
+}
+
+impl RawRecord {
+    /// The record of step number `step`. A step that ran after the end wrote none, so another step's is found in its slot.
+    pub fn read(bytes: &[u8], step: u32) -> Option<StepRecord> {
+        let raw: Self = bytemuck::pod_read_unaligned(bytes);
+        // A fresh ring is all zero, which would pass for step 0.
+        if raw.step != step || raw.count == 0 {
+            return None;
+        }
+        let finish = match raw.finish {
+            1 => Some(FinishReason::Stop),
+            2 => Some(FinishReason::Length),
+            3 => Some(FinishReason::Context),
+            _ => None,
+        };
+        let count = (raw.count as usize).min(raw.tokens.len());
+        Some(StepRecord { tokens: raw.tokens[..count].to_vec(), finish, context_length: raw.context_length as usize })
+    }
+}

@@ -1,0 +1,325 @@
+//! The WebGPU backend.
+//!
+//! A pass is one command buffer with one compute pass; a decode step adds one small copy. All sizes a launch needs are known
+//! when it is encoded, although the accepted length is not: the CPU follows an upper bound of the context, and the kernels
+//! read the true length from the state that the previous step left on the device.
+
+mod cache;
+pub mod device;
+pub mod kernels;
+mod layout;
+mod plan;
+pub mod profile;
+mod readback;
+pub mod shader;
+mod weights;
+
+use std::collections::VecDeque;
+
+use self::cache::Cache;
+use self::device::{DeviceCaps, Gpu};
+use self::kernels::{Kernels, Tile};
+use self::layout::{
+    FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, RawRecord, SamplingShape, StateHead, TOKENS_OFFSET,
+    topology_words,
+};
+use self::plan::{Buffers, PassSize, Plan, Purpose};
+use self::readback::{Readback, StagingPool};
+pub use self::weights::GpuWeights;
+use crate::backend::{Backend, GenerationSetup, MAX_ROWS, PassCounters, StepRecord};
+use crate::error::{Error, ErrorCode, Result};
+use crate::model::ModelConfig;
+use crate::sampling::SamplingParams;
+use crate::speculate::tree::Tree;
+
+/// Steps in flight at most: a record must be copied before the ring comes round to it.
+pub const MAX_STEPS_IN_FLIGHT: usize = RECORD_SLOTS;
+
+/// A model on a WebGPU device.
+#[derive(Debug)]
+pub struct GpuBackend {
+    gpu: Gpu,
+    kernels: Kernels,
+    config: ModelConfig,
+    context_limit: usize,
+    weights: GpuWeights,
+    buffers: Buffers,
+    cache: Cache,
+    plan: Plan,
+    staging: StagingPool,
+    topology: Topology,
+    decode: Decode,
+}
+
+/// Which tree's shape the state buffer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Topology {
+    /// A chain of any length: every piece of a prompt, and plain decoding.
+    Chain,
+    /// Something else, or nothing yet.
+    Other,
+}
+
+/// The generation that is running.
+#[derive(Debug, Default)]
+struct Decode {
+    purpose: Option<Purpose>,
+    /// Positions committed by the time the next submitted step runs, at most.
+    context_bound: usize,
+    /// Steps ever submitted: numbers records, so that one of an earlier generation is never taken for a new one.
+    steps: u32,
+    in_flight: VecDeque<(u32, Readback)>,
+    counters: PassCounters,
+}
+
+impl GpuBackend {
+    /// A model whose weights are on the device. `context` caps the context length; the model's own is the default.
+    ///
+    /// # Errors
+    /// `UnsupportedModel`, `MissingTensor`, `OutOfMemory`.
+    pub async fn new(config: ModelConfig, weights: GpuWeights, gpu: Gpu, context: Option<usize>) -> Result<Self> {
+        weights::check_sizes(&config)?;
+        gpu.check()?;
+        let context_limit = Cache::context_limit(&gpu, &config).min(context.unwrap_or(usize::MAX));
+        if context_limit == 0 {
+            return Err(Error::new(
+                ErrorCode::UnsupportedModel,
+                "the context length must be at least 1 and its cache must fit one binding of this device",
+            ));
+        }
+        let kernels = Kernels::new(gpu.clone());
+        let buffers = Buffers::new(&gpu, &config).await?;
+        let cache = Cache::new(&gpu, &config, context_limit).await?;
+        let plan = gpu
+            .scoped("preparing the model's kernels", || Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache))
+            .await??;
+        let staging = StagingPool::new(gpu.clone(), RECORD_BYTES);
+        Ok(Self {
+            gpu,
+            kernels,
+            config,
+            context_limit,
+            weights,
+            buffers,
+            cache,
+            plan,
+            staging,
+            topology: Topology::Other,
+            decode: Decode::default(),
+        })
+    }
+
+    /// What the device can do.
+    pub fn caps(&self) -> &DeviceCaps {
+        &self.gpu.caps
+    }
+
+    /// Bytes of the packed weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.bytes()
+    }
+
+    /// Compiles the pipelines of a full prefill chunk and of a plain decode step, so that the first text does not wait for them.
+    ///
+    /// # Errors
+    /// `Internal` when the device refuses a kernel.
+    pub async fn warm_up(&self) -> Result<()> {
+        let greedy = Purpose::Decode { process: false, filter: false };
+        let mut variants: Vec<_> =
+            self.plan.launches(greedy).iter().map(|launch| launch.variant(Tile::Rows1)).collect();
+        variants.extend(self.plan.launches(Purpose::Prefill).iter().map(|launch| launch.variant(Tile::LARGEST)));
+        variants.sort_unstable();
+        variants.dedup();
+        for variant in variants {
+            let name = variant.kernel.name();
+            self.gpu.scoped(name, || self.kernels.pipeline(variant)).await??;
+        }
+        Ok(())
+    }
+
+    /// Writes the tokens of a pass and, unless it is there already, the shape of its tree.
+    fn write_tree(&mut self, tree: &Tree) {
+        let queue = &self.gpu.queue;
+        queue.write_buffer(&self.buffers.state, TOKENS_OFFSET, bytemuck::cast_slice(tree.tokens()));
+        let is_chain = (1..tree.len()).all(|node| tree.parents()[node] == node - 1);
+        if is_chain && self.topology == Topology::Chain {
+            return;
+        }
+        let words = if is_chain { full_chain() } else { topology_words(tree) };
+        queue.write_buffer(&self.buffers.state, PARENTS_OFFSET, bytemuck::cast_slice(&words));
+        self.topology = if is_chain { Topology::Chain } else { Topology::Other };
+    }
+
+    fn write_head(&self, head: &StateHead) {
+        self.gpu.queue.write_buffer(&self.buffers.state, 0, bytemuck::bytes_of(head));
+    }
+
+    /// Makes a tree at position `start` the next pass's, with room for its rows.
+    async fn load_tree(&mut self, start: usize, tree: &Tree) -> Result<()> {
+        let rows = tree.len();
+        self.reserve(start + rows).await?;
+        if rows > self.cache.max_rows {
+            return Err(Error::new(
+                ErrorCode::InvalidOption,
+                format!("at this context length a pass has at most {} rows, found {rows}", self.cache.max_rows),
+            ));
+        }
+        self.write_head(&StateHead::for_rows(start, rows));
+        self.write_tree(tree);
+        Ok(())
+    }
+
+    async fn reserve(&mut self, slots: usize) -> Result<()> {
+        if self.cache.reserve(&self.gpu, &self.config, slots, self.context_limit).await? {
+            self.plan = Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache)?;
+        }
+        Ok(())
+    }
+
+    fn encode(&self, purpose: Purpose, size: PassSize) -> Result<wgpu::CommandEncoder> {
+        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for launch in self.plan.launches(purpose) {
+            launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
+        }
+        drop(pass);
+        Ok(encoder)
+    }
+
+    fn write_sampling(&self, setup: &GenerationSetup) {
+        let queue = &self.gpu.queue;
+        let vocab_size = self.config.vocab_size;
+        let shape = SamplingShape::new(setup, vocab_size);
+        queue.write_buffer(&self.buffers.sampling, 0, bytemuck::bytes_of(&shape));
+        if !setup.sampling.processes() {
+            return;
+        }
+        let mut history = vec![0u32; vocab_size];
+        for &token in &setup.prompt {
+            if let Some(seen) = history.get_mut(token as usize) {
+                *seen = 1;
+            }
+        }
+        queue.write_buffer(&self.buffers.history, 0, bytemuck::cast_slice(&history));
+        queue.write_buffer(&self.buffers.bias, 0, bytemuck::cast_slice(&dense_bias(&setup.sampling, vocab_size)));
+    }
+}
+
+fn full_chain() -> Vec<u32> {
+    let chain = Tree::chain(&[0; MAX_ROWS]).map(|tree| topology_words(&tree));
+    chain.unwrap_or_else(|_| unreachable!("a chain of MAX_ROWS nodes is a tree"))
+}
+
+fn dense_bias(params: &SamplingParams, vocab_size: usize) -> Vec<f32> {
+    let mut bias = vec![0.0; vocab_size];
+    for &(token, value) in &params.logit_bias {
+        if let Some(slot) = bias.get_mut(token as usize) {
+            *slot += value;
+        }
+    }
+    bias
+}
+
+impl Backend for GpuBackend {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn context_limit(&self) -> usize {
+        self.context_limit
+    }
+
+    async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {
+        self.reserve(start + tokens.len() + 1).await?;
+        let mut at = start;
+        let max_rows = self.cache.max_rows;
+        for piece in tokens.chunks(max_rows) {
+            self.write_head(&StateHead::for_rows(at, piece.len()));
+            self.write_tree(&Tree::chain(piece)?);
+            let size = PassSize::prefill(piece.len(), at + piece.len());
+            let encoder = self.encode(Purpose::Prefill, size)?;
+            self.gpu.queue.submit([encoder.finish()]);
+            at += piece.len();
+        }
+        self.gpu.check()
+    }
+
+    fn begin(&mut self, start: usize, root: u32, setup: &GenerationSetup) -> Result<()> {
+        self.gpu.check()?;
+        self.write_sampling(setup);
+        self.write_head(&StateHead::for_generation(start, self.decode.steps, self.context_limit, setup));
+        self.write_tree(&Tree::chain(&[root])?);
+        let purpose = Purpose::Decode { process: setup.sampling.processes(), filter: setup.sampling.filters() };
+        let dispatches_per_pass = self.plan.launches(purpose).len() as u32;
+        self.decode = Decode {
+            purpose: Some(purpose),
+            context_bound: start,
+            steps: self.decode.steps,
+            counters: PassCounters { dispatches_per_pass, ..Default::default() },
+            ..Default::default()
+        };
+        Ok(())
+    }
+
+    async fn submit_step(&mut self) -> Result<()> {
+        let Some(purpose) = self.decode.purpose else {
+            return Err(Error::new(ErrorCode::Internal, "a step was submitted before a generation began"));
+        };
+        assert!(self.decode.in_flight.len() < MAX_STEPS_IN_FLIGHT, "the record ring has room for every step in flight");
+        // Past the context's end the device has finished; such a step writes nothing and needs no room.
+        let bound = (self.decode.context_bound + 1).min(self.context_limit);
+        self.reserve(bound).await?;
+        let mut encoder = self.encode(purpose, PassSize::fitted(1, bound))?;
+        let step = self.decode.steps;
+        let slot = u64::from(step) % RECORD_SLOTS as u64;
+        let copy = self.staging.copy(&mut encoder, &self.buffers.records, slot * RECORD_BYTES);
+        self.gpu.queue.submit([encoder.finish()]);
+        self.decode.in_flight.push_back((step, copy.read()));
+        self.decode.steps += 1;
+        self.decode.context_bound = bound;
+        self.decode.counters.passes += 1;
+        self.decode.counters.submits += 1;
+        self.gpu.check()
+    }
+
+    async fn next_record(&mut self) -> Result<StepRecord> {
+        let Some((step, readback)) = self.decode.in_flight.pop_front() else {
+            return Err(Error::new(ErrorCode::Internal, "a record was asked for, but no step is in flight"));
+        };
+        let record = readback.wait(|bytes| RawRecord::read(bytes, step)).await?;
+        self.gpu.check()?;
+        Ok(record.unwrap_or(StepRecord { tokens: Vec::new(), finish: None, context_length: 0 }))
+    }
+
+    fn halt(&mut self) {
+        self.gpu.queue.write_buffer(&self.buffers.state, FINISH_OFFSET, bytemuck::bytes_of(&1u32));
+        self.decode.purpose = None;
+        self.decode.in_flight.clear();
+    }
+
+    async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>> {
+        let rows = tree.len();
+        self.load_tree(start, tree).await?;
+        let depth = tree.depths().iter().max().copied().unwrap_or(0);
+        let mut encoder = self.encode(Purpose::Evaluate, PassSize::fitted(rows, start + depth + 1))?;
+        let vocab_size = self.config.vocab_size;
+        let stride = vocab_size.next_multiple_of(layout::QUAD);
+        let pool = StagingPool::new(self.gpu.clone(), (rows * stride * 4) as u64);
+        let copy = pool.copy(&mut encoder, &self.buffers.logits, 0);
+        self.gpu.queue.submit([encoder.finish()]);
+        copy.read()
+            .wait(|bytes| {
+                let rows = bytes.chunks_exact(stride * 4).map(|row| &row[..vocab_size * 4]);
+                rows.flat_map(|row| row.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>)).collect()
+            })
+            .await
+    }
+
+    async fn settle(&mut self) -> Result<()> {
+        readback::settle(&self.gpu).await
+    }
+
+    fn counters(&self) -> PassCounters {
+        self.decode.counters
+    }
+}

@@ -1,0 +1,374 @@
+//! Which kernels a pass launches, in order, over which buffers: made once, and again only when the cache grows.
+
+use super::cache::Cache;
+use super::device::Gpu;
+use super::kernels::{Kernel, Kernels, Tile, Variant};
+use super::layout::{
+    AttentionShape, CHUNK, CHUNK_QUADS, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape, row_stride,
+};
+use super::weights::{GpuMatrix, GpuWeights};
+use crate::backend::MAX_ROWS;
+use crate::error::Result;
+use crate::model::ModelConfig;
+use crate::model::packing::PackedFormat;
+use crate::model::weights::{Matrix, Vector};
+
+/// Buffers of a fixed size that kernels share.
+#[derive(Debug)]
+pub struct Buffers {
+    /// `State` of shaders/lib/state.wgsl.
+    pub state: wgpu::Buffer,
+    /// The record ring.
+    pub records: wgpu::Buffer,
+    /// `Sampling` of shaders/lib/sampling.wgsl.
+    pub sampling: wgpu::Buffer,
+    /// `[vocabulary]`, what penalties count.
+    pub history: wgpu::Buffer,
+    /// `[vocabulary]`, logit bias.
+    pub bias: wgpu::Buffer,
+    /// `[rows, vocabulary]`.
+    pub logits: wgpu::Buffer,
+    residual: wgpu::Buffer,
+    queries: wgpu::Buffer,
+    mixed: wgpu::Buffer,
+    activations: wgpu::Buffer,
+    candidates: wgpu::Buffer,
+    thresholds: wgpu::Buffer,
+}
+
+impl Buffers {
+    /// Buffers for a model.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub async fn new(gpu: &Gpu, config: &ModelConfig) -> Result<Self> {
+        let vocabulary = config.vocab_size.next_multiple_of(QUAD) as u64;
+        let rows = |floats: usize| (MAX_ROWS * row_stride(floats) * 4) as u64;
+        let chunks = config.vocab_size.div_ceil(QUAD * CHUNK_QUADS) as u64;
+        gpu.scoped("buffers for one pass", || Self {
+            state: gpu.storage("state", STATE_BYTES),
+            records: gpu.storage("records", RECORD_SLOTS as u64 * RECORD_BYTES),
+            sampling: gpu.uniform("sampling", &<SamplingShape as bytemuck::Zeroable>::zeroed()),
+            history: gpu.storage("history", vocabulary * 4),
+            bias: gpu.storage("bias", vocabulary * 4),
+            logits: gpu.storage("logits", MAX_ROWS as u64 * vocabulary * 4),
+            residual: gpu.storage("residual", rows(config.hidden_size)),
+            queries: gpu.storage("queries", rows(config.q_size())),
+            mixed: gpu.storage("mixed", rows(config.q_size())),
+            activations: gpu.storage("activations", rows(config.intermediate_size)),
+            candidates: gpu.storage("candidates", MAX_ROWS as u64 * chunks * 8),
+            thresholds: gpu.storage("thresholds", MAX_ROWS as u64 * 4),
+        })
+        .await
+    }
+}
+
+/// How many workgroups a launch has.
+#[derive(Debug, Clone, Copy)]
+enum Grid {
+    /// One thread per item, times rows.
+    Items(usize),
+    /// One thread per register tile of this many quads, times row tiles.
+    Quads(usize),
+    /// One thread per chunk of positions, times key heads, times rows.
+    Chunks { kv_heads: usize },
+    /// One thread per quad of a head, times key heads, times rows.
+    HeadQuads { quads: usize, kv_heads: usize },
+    /// One workgroup a row.
+    Rows,
+    /// One workgroup.
+    One,
+}
+
+/// One kernel launch.
+#[derive(Debug)]
+pub struct Launch {
+    kernel: Kernel,
+    format: Option<PackedFormat>,
+    group: wgpu::BindGroup,
+    grid: Grid,
+}
+
+/// What is known of a pass when it is encoded.
+#[derive(Debug, Clone, Copy)]
+pub struct PassSize {
+    /// Rows.
+    pub rows: usize,
+    /// Register tile of the matrix products. Results do not depend on it.
+    pub tile: Tile,
+    /// Positions that attention may have to look at, at most.
+    pub positions: usize,
+}
+
+impl Launch {
+    /// The variant that computes with this register tile.
+    pub fn variant(&self, tile: Tile) -> Variant {
+        Variant::new(self.kernel, self.format, tile)
+    }
+
+    /// Appends the launch to a compute pass.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn encode(
+        &self,
+        kernels: &Kernels,
+        pass: &mut wgpu::ComputePass<'_>,
+        size: PassSize,
+        workgroup: usize,
+    ) -> Result<()> {
+        let variant = self.variant(size.tile);
+        pass.set_pipeline(&kernels.pipeline(variant)?);
+        pass.set_bind_group(0, &self.group, &[]);
+        let threads = |items: usize| items.div_ceil(workgroup) as u32;
+        let rows = size.rows as u32;
+        let (x, y, z) = match self.grid {
+            Grid::Items(items) => (threads(items), rows, 1),
+            Grid::Quads(quads) => {
+                let (tile_rows, tile_quads) = variant.tile.map_or((1, 1), |tile| (tile.rows(), tile.quads()));
+                (threads(quads.div_ceil(tile_quads)), size.rows.div_ceil(tile_rows) as u32, 1)
+            }
+            Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
+            Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
+            Grid::Rows => (rows, 1, 1),
+            Grid::One => (1, 1, 1),
+        };
+        pass.dispatch_workgroups(x, y, z);
+        Ok(())
+    }
+}
+
+impl PassSize {
+    /// A pass with the smallest tile that takes its rows.
+    pub fn fitted(rows: usize, positions: usize) -> Self {
+        Self { rows, tile: Tile::for_rows(rows), positions }
+    }
+
+    /// A piece of a prompt. It keeps to the largest tile, so that a short piece does not wait for another one's compilation.
+    pub fn prefill(rows: usize, positions: usize) -> Self {
+        Self { rows, tile: Tile::LARGEST, positions }
+    }
+}
+
+/// The launches of every kind of pass.
+#[derive(Debug)]
+pub struct Plan {
+    /// Embedding and all layers but the last one's tail.
+    body: Vec<Launch>,
+    /// What the last layer does after its keys and values are written: a prompt's rows need none of it.
+    tail: Vec<Launch>,
+    /// Final norm and logits.
+    head: Vec<Launch>,
+    process: Launch,
+    threshold: Launch,
+    choose: Vec<Launch>,
+}
+
+/// What a pass is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Keys and values of a piece of the prompt.
+    Prefill,
+    /// Logits, for whoever looks at them.
+    Evaluate,
+    /// A decode step.
+    Decode {
+        /// Whether penalties, bias or temperature change logits.
+        process: bool,
+        /// Whether top-k, top-p or min-p are on.
+        filter: bool,
+    },
+}
+
+impl Plan {
+    /// Bind groups for a model's weights over these buffers.
+    ///
+    /// # Errors
+    /// `MissingTensor`, `Internal`.
+    pub fn new(
+        gpu: &Gpu,
+        kernels: &Kernels,
+        config: &ModelConfig,
+        weights: &GpuWeights,
+        buffers: &Buffers,
+        cache: &Cache,
+    ) -> Result<Self> {
+        let builder = Builder { gpu, kernels, config, weights, buffers, cache };
+        let mut body = builder.embed()?;
+        let mut tail = Vec::new();
+        for layer in 0..config.num_hidden_layers {
+            body.append(&mut tail);
+            let (qkv, rest) = builder.layer(layer)?;
+            body.extend(qkv);
+            tail = rest;
+        }
+        let sampling = |kernel, buffers: &[&wgpu::Buffer], grid| builder.launch(kernel, None, buffers, grid);
+        let b = buffers;
+        let quads = config.vocab_size.div_ceil(QUAD);
+        Ok(Self {
+            body,
+            tail,
+            head: builder.lm_head()?,
+            process: sampling(
+                Kernel::ProcessLogits,
+                &[&b.sampling, &b.state, &b.history, &b.bias, &b.logits],
+                Grid::Items(quads),
+            )?,
+            threshold: sampling(Kernel::Threshold, &[&b.sampling, &b.state, &b.logits, &b.thresholds], Grid::Rows)?,
+            choose: vec![
+                sampling(
+                    Kernel::Sample,
+                    &[&b.sampling, &b.state, &b.logits, &b.thresholds, &b.candidates],
+                    Grid::Items(quads.div_ceil(CHUNK_QUADS)),
+                )?,
+                sampling(Kernel::Accept, &[&b.sampling, &b.candidates, &b.state, &b.history, &b.records], Grid::One)?,
+            ],
+        })
+    }
+
+    /// The launches of one pass, in order.
+    pub fn launches(&self, purpose: Purpose) -> Vec<&Launch> {
+        let mut launches: Vec<&Launch> = self.body.iter().collect();
+        if purpose != Purpose::Prefill {
+            launches.extend(&self.tail);
+            launches.extend(&self.head);
+        }
+        if let Purpose::Decode { process, filter } = purpose {
+            launches.extend(process.then_some(&self.process));
+            launches.extend(filter.then_some(&self.threshold));
+            launches.extend(&self.choose);
+        }
+        launches
+    }
+}
+
+struct Builder<'a> {
+    gpu: &'a Gpu,
+    kernels: &'a Kernels,
+    config: &'a ModelConfig,
+    weights: &'a GpuWeights,
+    buffers: &'a Buffers,
+    cache: &'a Cache,
+}
+
+impl Builder<'_> {
+    fn launch(
+        &self,
+        kernel: Kernel,
+        format: Option<PackedFormat>,
+        buffers: &[&wgpu::Buffer],
+        grid: Grid,
+    ) -> Result<Launch> {
+        let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_buffer_binding()).collect();
+        Ok(Launch { kernel, format, group: self.kernels.bind(kernel, format, &resources)?, grid })
+    }
+
+    /// One launch for each part of a matrix. Bindings: the shape, `before`, the part's words, `after`.
+    fn matmul(
+        &self,
+        kernel: Kernel,
+        matrix: &GpuMatrix,
+        output_stride: usize,
+        before: &[&wgpu::Buffer],
+        after: &[&wgpu::Buffer],
+    ) -> Result<Vec<Launch>> {
+        matrix
+            .parts
+            .iter()
+            .map(|part| {
+                let shape = matrix.shape(part, output_stride, self.config.rms_norm_eps);
+                let uniform = self.gpu.uniform(kernel.name(), &shape);
+                let grid = match kernel {
+                    Kernel::Embed => Grid::Items(self.config.hidden_size.div_ceil(8)),
+                    _ => Grid::Quads(shape.quads as usize),
+                };
+                let buffers = [&[&uniform][..], before, &[&part.buffer], after].concat();
+                self.launch(kernel, Some(matrix.format()), &buffers, grid)
+            })
+            .collect()
+    }
+
+    fn embed(&self) -> Result<Vec<Launch>> {
+        let stride = row_stride(self.config.hidden_size);
+        let embedding = self.weights.matrix(Matrix::Embedding)?;
+        self.matmul(Kernel::Embed, embedding, stride, &[&self.buffers.state], &[&self.buffers.residual])
+    }
+
+    /// The launches of one layer: those that write its keys and values, and the rest.
+    fn layer(&self, layer: usize) -> Result<(Vec<Launch>, Vec<Launch>)> {
+        let (config, weights, b, cache) = (self.config, self.weights, self.buffers, self.cache);
+        let hidden = row_stride(config.hidden_size);
+        let qkv_rows = config.q_size() + 2 * config.kv_size();
+        let (attention_vectors, bias_offset) =
+            weights.gain_and_bias(Vector::AttentionNorm(layer), Some((Vector::QkvBias(layer), qkv_rows)))?;
+        let (ffn_vectors, _) = weights.gain_and_bias(Vector::FfnNorm(layer), None)?;
+        let attention = self.gpu.uniform("attention", &self.attention_shape(bias_offset));
+        let keys_values = &cache.layers[layer];
+        let kv_heads = config.num_key_value_heads;
+
+        let qkv = self.matmul(
+            Kernel::Qkv,
+            weights.matrix(Matrix::Qkv(layer))?,
+            0,
+            &[&attention, &b.state],
+            &[&attention_vectors, &b.residual, &cache.rotations, &b.queries, keys_values],
+        )?;
+        let mut rest = vec![
+            self.launch(
+                Kernel::AttentionScores,
+                None,
+                &[&attention, &b.state, &b.queries, keys_values, &cache.scores, &cache.chunks],
+                Grid::Chunks { kv_heads },
+            )?,
+            self.launch(
+                Kernel::AttentionValues,
+                None,
+                &[&attention, &b.state, &cache.scores, &cache.chunks, keys_values, &b.mixed],
+                Grid::HeadQuads { quads: config.head_dim / QUAD, kv_heads },
+            )?,
+        ];
+        let project = |matrix, inputs| {
+            self.matmul(Kernel::Project, weights.matrix(matrix)?, hidden, &[&b.state], &[inputs, &b.residual])
+        };
+        rest.extend(project(Matrix::AttentionOut(layer), &b.mixed)?);
+        rest.extend(self.matmul(
+            Kernel::GateUp,
+            weights.matrix(Matrix::GateUp(layer))?,
+            row_stride(config.intermediate_size),
+            &[&b.state],
+            &[&ffn_vectors, &b.residual, &b.activations],
+        )?);
+        rest.extend(project(Matrix::Down(layer), &b.activations)?);
+        Ok((qkv, rest))
+    }
+
+    fn lm_head(&self) -> Result<Vec<Launch>> {
+        let (vectors, _) = self.weights.gain_and_bias(Vector::FinalNorm, None)?;
+        let vocabulary = self.config.vocab_size.next_multiple_of(QUAD);
+        let b = self.buffers;
+        self.matmul(
+            Kernel::LmHead,
+            self.weights.lm_head()?,
+            vocabulary,
+            &[&b.state],
+            &[&vectors, &b.residual, &b.logits],
+        )
+    }
+
+    fn attention_shape(&self, bias_offset: usize) -> AttentionShape {
+        let config = self.config;
+        AttentionShape {
+            query_quads: (config.q_size() / QUAD) as u32,
+            kv_quads: (config.kv_size() / QUAD) as u32,
+            head_quads: (config.head_dim / QUAD) as u32,
+            kv_heads: config.num_key_value_heads as u32,
+            heads_per_kv: (config.num_attention_heads / config.num_key_value_heads) as u32,
+            bias_offset: (bias_offset / QUAD) as u32,
+            score_stride: self.cache.score_stride() as u32,
+            chunk_stride: self.cache.chunk_stride() as u32,
+            query_stride: (row_stride(config.q_size()) / QUAD) as u32,
+            scale: 1.0 / (config.head_dim as f32).sqrt(),
+            padding: [0; 2],
+        }
+    }
+}

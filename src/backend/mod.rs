@@ -1,0 +1,134 @@
+//! The seam between the engine and the machine: whole passes, not operations.
+//!
+//! A *step* verifies a tree of draft tokens in one pass and decides on the device how it ends; plain decoding is the tree of one
+//! node. Nothing comes back but a small [`StepRecord`], and several steps can be in flight before the first is read, so a
+//! backend decides alone when a text ends: the engine cannot stop a step it has not heard of yet.
+//!
+//! Two implementations: [`cpu`], short and readable, the reference of every kernel; and [`gpu`], on wgpu.
+
+pub mod cpu;
+pub mod gpu;
+pub mod kv_slots;
+
+use crate::error::Result;
+use crate::model::ModelConfig;
+use crate::sampling::SamplingParams;
+use crate::speculate::tree::Tree;
+
+pub use kv_slots::KvSlots;
+
+/// Rows in one pass at most: the largest tree, and the largest chunk of a prompt.
+pub const MAX_ROWS: usize = 64;
+
+/// End tokens a generation can have at most.
+pub const MAX_END_TOKENS: usize = 32;
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end token or a stop string.
+    Stop,
+    /// As many tokens as were asked for.
+    Length,
+    /// The model's context is full.
+    Context,
+    /// The caller stopped it.
+    Aborted,
+}
+
+impl FinishReason {
+    /// The string JavaScript and the command line see.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Context => "context",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+/// What a device must know before the first step of a generation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerationSetup {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Tokens that end the text; at most [`MAX_END_TOKENS`].
+    pub end_tokens: Vec<u32>,
+    /// Emit no more tokens than this; at least 1.
+    pub max_tokens: u32,
+    /// Every token before the first emitted one, the root included: what penalties count as the prompt.
+    pub prompt: Vec<u32>,
+    /// Ids from here on are padding of the head and are never chosen.
+    pub valid_tokens: u32,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepRecord {
+    /// Tokens emitted, in order; empty for a step that ran after the end.
+    pub tokens: Vec<u32>,
+    /// Why the text ended with this step, if it did.
+    pub finish: Option<FinishReason>,
+    /// Committed positions after the step.
+    pub context_length: usize,
+}
+
+/// Counters of the work a backend was asked to do since the generation began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PassCounters {
+    /// Decode passes of the target model that were submitted.
+    pub passes: u32,
+    /// Command buffers submitted by those passes.
+    pub submits: u32,
+    /// Kernel launches in one decode pass.
+    pub dispatches_per_pass: u32,
+}
+
+/// A machine that runs whole passes of one model.
+///
+/// Positions are handed out by [`KvSlots`] alone; a backend stores and moves rows but never decides where a token stands.
+#[allow(async_fn_in_trait, reason = "one thread everywhere: no caller needs a Send future")]
+pub trait Backend {
+    /// The model it runs.
+    fn config(&self) -> &ModelConfig;
+
+    /// Positions there can be: the model's context, or less where memory is short.
+    fn context_limit(&self) -> usize;
+
+    /// Computes and keeps the keys and values of `tokens` at positions `start..`, all committed.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the cache cannot grow, `DeviceLost`.
+    async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()>;
+
+    /// Starts a generation whose first step has `root` at position `start`; forgets the records of an earlier one.
+    fn begin(&mut self, start: usize, root: u32, setup: &GenerationSetup) -> Result<()>;
+
+    /// Queues one decode step. Never waits for an earlier one.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the cache cannot grow, `DeviceLost`.
+    async fn submit_step(&mut self) -> Result<()>;
+
+    /// The record of the oldest step not yet read; waits for it.
+    ///
+    /// # Errors
+    /// `DeviceLost`.
+    async fn next_record(&mut self) -> Result<StepRecord>;
+
+    /// Ends the generation: steps submitted from now on do nothing.
+    fn halt(&mut self);
+
+    /// Logits `[nodes, vocab_size]` of every node of a tree whose root stands at position `start`; commits nothing.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>>;
+
+    /// Waits until everything submitted has run.
+    async fn settle(&mut self) -> Result<()>;
+
+    /// Work since [`begin`](Self::begin).
+    fn counters(&self) -> PassCounters;
+}

@@ -1,0 +1,179 @@
+//! `draftree generate`: the engine on this machine, text streamed to the terminal.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use draftree::backend::Backend;
+use draftree::backend::cpu::{CpuBackend, CpuWeights};
+use draftree::backend::gpu::device::Gpu;
+use draftree::backend::gpu::{GpuBackend, GpuWeights};
+use draftree::engine::{Engine, GenerateOptions, Prompt, Session, TextParts};
+use draftree::model::files::FileSource;
+use draftree::model::{Checkpoint, stream_weights};
+use draftree::sampling::SamplingParams;
+use draftree::tokenizer::Message;
+
+/// Where passes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Device {
+    /// The best graphics device, by Vulkan, Metal or DirectX.
+    Gpu,
+    /// The reference in plain float32; slow.
+    Cpu,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A .gguf file, or a folder with config.json and safetensors.
+    #[arg(long)]
+    model: PathBuf,
+    /// Text to go on from.
+    #[arg(long)]
+    prompt: String,
+    /// Take the prompt as a user's message and apply the chat template.
+    #[arg(long)]
+    chat: bool,
+    /// System message, with --chat.
+    #[arg(long, requires = "chat")]
+    system: Option<String>,
+    /// Most tokens to write.
+    #[arg(long, default_value_t = 256)]
+    max_tokens: u32,
+    /// 0 always takes the likeliest token.
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Keep the K likeliest tokens; 0 keeps all.
+    #[arg(long, default_value_t = 0)]
+    top_k: u32,
+    /// Keep the likeliest tokens that together reach P.
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Keep tokens at least P times as likely as the likeliest.
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Make tokens that occurred less likely; 1 is off.
+    #[arg(long, default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// The same seed gives the same text.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// End before this text; may be given several times.
+    #[arg(long)]
+    stop: Vec<String>,
+    /// Write on after an end token.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Decode steps submitted before their results are read; found by measurement unless told.
+    #[arg(long)]
+    steps_in_flight: Option<usize>,
+    /// Where to run.
+    #[arg(long, value_enum, default_value = "gpu")]
+    device: Device,
+    /// Print one JSON object instead of the text.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn prompt(&self) -> Prompt {
+        if !self.chat {
+            return Prompt::Text(self.prompt.clone());
+        }
+        let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let system = self.system.iter().map(|system| message("system", system));
+        Prompt::Messages(system.chain([message("user", &self.prompt)]).collect())
+    }
+
+    fn options(&self) -> GenerateOptions {
+        GenerateOptions {
+            sampling: SamplingParams {
+                temperature: self.temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                repetition_penalty: self.repetition_penalty,
+                seed: self.seed,
+                ..Default::default()
+            },
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            steps_in_flight: self.steps_in_flight,
+        }
+    }
+}
+
+/// Loads the model and writes.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    pollster::block_on(async {
+        let source = FileSource::open(&args.model)?;
+        let checkpoint = Checkpoint::open(&source).await?;
+        let text = TextParts::new(&checkpoint, utc_seconds)?;
+        match args.device {
+            Device::Cpu => {
+                let mut weights = CpuWeights::default();
+                stream_weights(&checkpoint, &source, &mut weights, &mut |_, _| {}).await?;
+                let backend = CpuBackend::new(checkpoint.config.clone(), weights, None)?;
+                write(args, Engine::new(backend, text, now_ms), &checkpoint.name, "CPU reference").await
+            }
+            Device::Gpu => {
+                let gpu = Gpu::request().await?;
+                let adapter = gpu.caps.description.clone();
+                let mut weights = GpuWeights::new(gpu.clone());
+                stream_weights(&checkpoint, &source, &mut weights, &mut |_, _| {}).await?;
+                let backend = GpuBackend::new(checkpoint.config.clone(), weights, gpu, None).await?;
+                write(args, Engine::new(backend, text, now_ms), &checkpoint.name, &adapter).await
+            }
+        }
+    })
+}
+
+async fn write<B: Backend>(args: &Args, mut engine: Engine<B>, model: &str, adapter: &str) -> anyhow::Result<()> {
+    let mut session = engine.start(&args.prompt(), &args.options())?;
+    let mut out = std::io::stdout().lock();
+    while let Some(chunk) = engine.next(&mut session).await? {
+        if !args.json {
+            write!(out, "{}", chunk.text)?;
+            out.flush()?;
+        }
+    }
+    if args.json {
+        writeln!(out, "{}", report(&session, model, adapter))?;
+    } else {
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn report(session: &Session, model: &str, adapter: &str) -> serde_json::Value {
+    let stats = session.stats();
+    serde_json::json!({
+        "model": model,
+        "adapter": adapter,
+        "prompt_tokens": session.prompt(),
+        "tokens": session.tokens(),
+        "text": session.text(),
+        "finish_reason": session.finish().map(|finish| finish.as_str()),
+        "stats": {
+            "prefill_ms": stats.prefill_ms(),
+            "decode_ms": stats.decode_ms(),
+            "passes": stats.passes,
+            "dispatches_per_pass": stats.dispatches_per_pass,
+            "submits": stats.submits,
+            "steps_in_flight": stats.steps_in_flight,
+        },
+    })
+}
+
+fn now_ms() -> f64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_secs_f64() * 1000.0
+}
+
+/// The standard library knows no time zones; templates that ask for a date get that of UTC.
+fn utc_seconds() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}

@@ -1,0 +1,61 @@
+//! One generation as plain data.
+
+use super::stats::GenerationStats;
+use super::stop::StopStrings;
+use crate::backend::{FinishReason, GenerationSetup};
+use crate::tokenizer::StreamDecoder;
+
+/// A piece of the text, as it comes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Text that is final. Never half a character.
+    pub text: String,
+    /// The tokens behind it. An end token is among them, but has no text.
+    pub tokens: Vec<u32>,
+}
+
+/// A generation that was started. It borrows nothing; the engine moves it on.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub(super) setup: GenerationSetup,
+    /// Whether the prompt is in the cache and steps decide tokens.
+    pub(super) deciding: bool,
+    pub(super) tokens: Vec<u32>,
+    pub(super) text: String,
+    /// The last token: decided, but not in the cache yet.
+    pub(super) root: u32,
+    pub(super) end_tokens: Vec<u32>,
+    pub(super) decoder: StreamDecoder,
+    pub(super) stop: StopStrings,
+    pub(super) finish: Option<FinishReason>,
+    pub(super) in_flight: usize,
+    pub(super) fixed_depth: Option<usize>,
+    pub(super) stats: GenerationStats,
+}
+
+impl Session {
+    /// Ids of the prompt.
+    pub fn prompt(&self) -> &[u32] {
+        &self.setup.prompt
+    }
+
+    /// Ids written so far.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Text written so far, without what a stop string or an incomplete character still holds back.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Why it ended; `None` while it runs.
+    pub fn finish(&self) -> Option<FinishReason> {
+        self.finish
+    }
+
+    /// Times and counts.
+    pub fn stats(&self) -> &GenerationStats {
+        &self.stats
+    }
+}

@@ -1,0 +1,120 @@
+/**
+ * What the package gives back: plain data, produced by the wasm core and passed through unchanged.
+ */
+
+/** A piece of a running generation. */
+export interface GenerationChunk {
+  /** Text that is final: it never splits a character, and the texts of all chunks together are the text of the result. */
+  text: string;
+  /** The tokens this chunk adds. Their text may arrive with a later chunk when it ends inside a character. */
+  tokens: number[];
+}
+
+/** Why a generation ended. */
+export type FinishReason =
+  /** An end token or a stop string. */
+  | 'stop'
+  /** `maxTokens` were written. */
+  | 'length'
+  /** The model's context is full. */
+  | 'context'
+  /** The reader stopped it: `abort()`, `break` or `return()`. */
+  | 'aborted';
+
+/** Token counts of a generation. */
+export interface Usage {
+  promptTokens: number;
+  completionTokens: number;
+  totalTokens: number;
+  /** Prompt tokens whose keys and values were still in the cache from the generation before, so that no pass was spent on them. */
+  reusedPromptTokens: number;
+}
+
+/** Measurements of a generation. Times are milliseconds of wall clock. */
+export interface GenerationStats {
+  /** From the call until the prompt was processed. */
+  prefillMs: number;
+  /** From the end of the prompt until the last token. */
+  decodeMs: number;
+  /** From the call until the first token was known to the CPU. */
+  timeToFirstTokenMs: number;
+  /** Written tokens per second of `decodeMs`. */
+  tokensPerSecond: number;
+  /** Decode passes of the model; the prompt's are not counted. */
+  passes: number;
+  /** Written tokens per pass, after trimming at the stop. */
+  tokensPerPass: number;
+  /** Compute dispatches of one decode pass. */
+  dispatchesPerPass: number;
+  /** Command buffers submitted while decoding. */
+  submits: number;
+  /** Decode steps that were submitted before their results were read. */
+  stepsInFlight: number;
+  /** Largest size of the wasm memory so far. */
+  peakWasmBytes: number;
+  /** Time the core took to bring the weights to the GPU, without the download. */
+  loadMs: number;
+}
+
+/** A finished generation. */
+export interface GenerationResult {
+  /** The whole text, without the stop string or end token that ended it. */
+  text: string;
+  /** The tokens of `text`. */
+  tokens: number[];
+  /** The prompt as the model saw it: after the chat template, with the beginning-of-text token where the model wants one. */
+  promptTokens: number[];
+  finishReason: FinishReason;
+  usage: Usage;
+  stats: GenerationStats;
+}
+
+/** The GPU a model runs on, as far as the browser tells. */
+export interface AdapterInfo {
+  description: string;
+  /** What the description came through, such as `webgpu`. */
+  backend: string;
+  /** Whether the processor does the GPU's work. */
+  software: boolean;
+}
+
+/** What is known of a loaded model. */
+export interface ModelInfo {
+  /** The name in the model's own files. */
+  name: string;
+  /** The family whose forward pass is used, such as `llama` or `qwen2`. */
+  architecture: string;
+  /** Number of weights. */
+  parameters: number;
+  /** Most tokens a prompt and its continuation can have together. */
+  contextLength: number;
+  vocabSize: number;
+  layers: number;
+  hiddenSize: number;
+  /** Whether {@link Model.generate} accepts messages. Base models continue plain text only. */
+  hasChatTemplate: boolean;
+  /** The kind of file, such as `GGUF` or `safetensors`. */
+  format: string;
+  /** How the weights lie in the file, such as `Q4_1`. */
+  quantisation: string;
+  adapter: AdapterInfo;
+  /** Time to bring the weights to the GPU, in milliseconds, without the download. */
+  loadMs: number;
+  /** Bytes of weights in GPU memory. */
+  weightBytes: number;
+}
+
+/** Where a load stands. */
+export interface LoadProgress {
+  /**
+   * `download`: bytes from the network into the cache · `weights`: bytes from the cache or disk to the GPU · `compile`: GPU programs ·
+   * `check`: the self-check that compares a known pass on GPU and CPU.
+   */
+  stage: 'download' | 'weights' | 'compile' | 'check';
+  /** The file being read, where there is one. */
+  file?: string;
+  /** Work done in this stage: bytes for `download` and `weights`, items for the others. */
+  loaded: number;
+  /** Work of this stage. `Infinity` while a server does not say how long a file is, so that `loaded / total` stays a fraction. */
+  total: number;
+}

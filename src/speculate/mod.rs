@@ -1,0 +1,5 @@
+//! Drafting and verifying: the vocabulary of one step.
+//!
+//! [`tree`] is what a pass verifies. Plain decoding is the tree of one node, a prompt is a chain; drafters make the rest.
+
+pub mod tree;

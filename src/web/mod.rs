@@ -1,0 +1,338 @@
+//! The wasm module's exports: handles and data for JavaScript, no logic of their own.
+//!
+//! Every call that can fail throws an `Error` with a `code`. Handles keep their state in an `Option` that a running call takes
+//! out, so an overlapping call is an error with code `busy`, never a panic of the borrow checker.
+
+mod benchmark;
+mod clock;
+mod errors;
+mod source;
+mod types;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use js_sys::{Function, Uint32Array};
+use wasm_bindgen::prelude::*;
+
+use self::errors::{IntoJs as _, from_js};
+use self::source::JsSource;
+use self::types::{AdapterInfo, ChunkDto, LoadOptions, ModelInfo, Progress, Request, ResultDto};
+use crate::backend::Backend as _;
+use crate::backend::gpu::device::Gpu;
+use crate::backend::gpu::{GpuBackend, GpuWeights};
+use crate::engine::{Engine, Session, TextParts};
+use crate::error::{Error, ErrorCode, Result};
+use crate::model::{Checkpoint, stream_weights};
+
+type Slot<T> = Rc<RefCell<Option<T>>>;
+type GpuEngine = Engine<GpuBackend>;
+
+/// Turns a Rust panic into a readable console message. Called once by the module itself.
+#[wasm_bindgen(start)]
+pub fn start() {
+    console_error_panic_hook::set_once();
+}
+
+/// A model on the GPU.
+#[wasm_bindgen]
+#[derive(Debug)]
+pub struct Model {
+    engine: Slot<GpuEngine>,
+    /// Whether a generation holds the model.
+    generating: Rc<Cell<bool>>,
+    info: ModelInfo,
+}
+
+#[wasm_bindgen]
+impl Model {
+    /// Loads a model from a source of bytes: `{ files: { name, size }[], read(file, offset, length) }`.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    pub async fn load(
+        source: JsValue,
+        options: JsValue,
+        on_progress: Option<Function>,
+    ) -> std::result::Result<Model, JsValue> {
+        load(source, options, on_progress.as_ref()).await.js()
+    }
+
+    /// What was loaded, as a plain object.
+    ///
+    /// # Errors
+    /// None in practice; serialising a plain object cannot fail.
+    pub fn info(&self) -> std::result::Result<JsValue, JsValue> {
+        types::to_js(&self.info).js()
+    }
+
+    /// The ids of a text; `add_bos` puts the beginning token before it, by default if the model wants it.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    pub fn tokenize(&self, text: &str, add_bos: Option<bool>) -> std::result::Result<Vec<u32>, JsValue> {
+        self.with(|engine| {
+            let tokenizer = &engine.text().tokenizer;
+            tokenizer.encode(text, add_bos.unwrap_or(tokenizer.adds_bos()))
+        })
+        .js()
+    }
+
+    /// The text of ids.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    pub fn detokenize(&self, ids: &[u32]) -> std::result::Result<String, JsValue> {
+        self.with(|engine| Ok(engine.text().tokenizer.decode(ids, false))).js()
+    }
+
+    /// The prompt that the chat template makes of messages.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    #[wasm_bindgen(js_name = applyChatTemplate)]
+    pub fn apply_chat_template(
+        &self,
+        messages: JsValue,
+        add_generation_prompt: Option<bool>,
+    ) -> std::result::Result<String, JsValue> {
+        self.with(|engine| {
+            let messages = types::messages(messages)?;
+            let template = engine.text().template.as_ref().map_err(Clone::clone)?;
+            template.render(&messages, add_generation_prompt.unwrap_or(true))
+        })
+        .js()
+    }
+
+    /// Starts a generation: `{ prompt | messages, options }`.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`; `busy` while another runs.
+    pub fn start(&self, request: JsValue) -> std::result::Result<Generation, JsValue> {
+        self.start_generation(request).js()
+    }
+
+    /// Logits `[vocab]` of what follows these ids, computed from an empty cache.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    #[wasm_bindgen(js_name = nextLogits)]
+    pub async fn next_logits(&self, ids: Uint32Array) -> std::result::Result<Vec<f32>, JsValue> {
+        let result = async {
+            let mut engine = Taken::from(&self.engine)?;
+            engine.get().next_logits(&ids.to_vec()).await
+        };
+        result.await.js()
+    }
+
+    /// Times passes: `{ rows?, context?, repeats? }` to milliseconds per pass for every number of rows, and per kernel.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    pub async fn benchmark(&self, options: JsValue) -> std::result::Result<JsValue, JsValue> {
+        let result = async {
+            let options =
+                if options.is_undefined() { Default::default() } else { from_js("benchmark options", options)? };
+            let mut engine = Taken::from(&self.engine)?;
+            types::to_js(&benchmark::run(engine.get().backend_mut(), &options, clock::now_ms).await?)
+        };
+        result.await.js()
+    }
+
+    /// Forgets the cache: the next generation computes its whole prompt.
+    ///
+    /// # Errors
+    /// An `Error` with code `busy` while a generation runs.
+    pub fn reset(&self) -> std::result::Result<(), JsValue> {
+        let result = Taken::from(&self.engine).map(|mut engine| engine.get().forget());
+        result.js()
+    }
+}
+
+impl Model {
+    fn with<T>(&self, read: impl FnOnce(&GpuEngine) -> Result<T>) -> Result<T> {
+        let slot = self.engine.borrow();
+        read(slot.as_ref().ok_or_else(busy)?)
+    }
+
+    fn start_generation(&self, request: JsValue) -> Result<Generation> {
+        let request: Request = from_js("the request", request)?;
+        let (prompt, options) = request.into_parts()?;
+        if self.generating.replace(true) {
+            return Err(busy());
+        }
+        let session = Taken::from(&self.engine).and_then(|mut engine| engine.get().start(&prompt, &options));
+        match session {
+            Ok(session) => Ok(Generation {
+                engine: Rc::clone(&self.engine),
+                generating: Rc::clone(&self.generating),
+                session: Rc::new(RefCell::new(Some(session))),
+                load_ms: self.info.load_ms,
+            }),
+            Err(e) => {
+                self.generating.set(false);
+                Err(e)
+            }
+        }
+    }
+}
+
+/// A generation under way. Dropping it stops it and gives the model free.
+#[wasm_bindgen]
+#[derive(Debug)]
+pub struct Generation {
+    engine: Slot<GpuEngine>,
+    generating: Rc<Cell<bool>>,
+    session: Slot<Session>,
+    load_ms: f64,
+}
+
+#[wasm_bindgen]
+impl Generation {
+    /// The next piece, `{ text, tokens }`; `undefined` once it has ended.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    pub async fn next(&self) -> std::result::Result<JsValue, JsValue> {
+        let result = async {
+            let mut session = Taken::from(&self.session)?;
+            let mut engine = Taken::from(&self.engine)?;
+            match engine.get().next(session.get()).await? {
+                Some(chunk) => types::to_js(&ChunkDto::from(chunk)),
+                None => Ok(JsValue::UNDEFINED),
+            }
+        };
+        result.await.js()
+    }
+
+    /// Text, tokens, usage and stats; whole once `next` gave `undefined` or after `abort`.
+    ///
+    /// # Errors
+    /// An `Error` with code `busy` while `next` runs.
+    pub fn result(&self) -> std::result::Result<JsValue, JsValue> {
+        let session = self.session.borrow();
+        let result =
+            session.as_ref().ok_or_else(busy).and_then(|session| types::to_js(&ResultDto::new(session, self.load_ms)));
+        result.js()
+    }
+
+    /// Stops where it stands; the model is then free.
+    ///
+    /// # Errors
+    /// An `Error` with code `busy` while `next` runs.
+    pub fn abort(&self) -> std::result::Result<(), JsValue> {
+        let result = (|| {
+            let mut session = Taken::from(&self.session)?;
+            let mut engine = Taken::from(&self.engine)?;
+            engine.get().abort(session.get());
+            Ok(())
+        })();
+        result.js()
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if let (Some(session), Some(engine)) = (self.session.borrow_mut().as_mut(), self.engine.borrow_mut().as_mut()) {
+            engine.abort(session);
+        }
+        self.generating.set(false);
+    }
+}
+
+/// A value taken out of its slot for the length of a call, and put back whatever happens.
+struct Taken<'a, T> {
+    slot: &'a Slot<T>,
+    value: Option<T>,
+}
+
+impl<'a, T> Taken<'a, T> {
+    fn from(slot: &'a Slot<T>) -> Result<Self> {
+        let value = slot.borrow_mut().take().ok_or_else(busy)?;
+        Ok(Self { slot, value: Some(value) })
+    }
+
+    fn get(&mut self) -> &mut T {
+        let Some(value) = self.value.as_mut() else { unreachable!("the value is here until the guard is dropped") };
+        value
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        *self.slot.borrow_mut() = self.value.take();
+    }
+}
+
+fn busy() -> Error {
+    Error::new(ErrorCode::Busy, "the model is generating; wait for its result, or abort it first")
+}
+
+async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>) -> Result<Model> {
+    let began_ms = clock::now_ms();
+    let options = if options.is_undefined() { LoadOptions::default() } else { from_js("load options", options)? };
+    require_webgpu()?;
+    let source = JsSource::new(source)?;
+    let checkpoint = Checkpoint::open(&source).await?;
+    let text = TextParts::new(&checkpoint, clock::local_seconds)?;
+    let gpu = Gpu::request().await?;
+    let report = |stage: &'static str, loaded: u64, total: u64| {
+        if let (Some(callback), Ok(event)) = (on_progress, types::to_js(&Progress { stage, loaded, total })) {
+            // A callback that throws must not end the load; its error is the page's own.
+            let _ = callback.call1(&JsValue::NULL, &event);
+        }
+    };
+    let mut weights = GpuWeights::new(gpu.clone());
+    stream_weights(&checkpoint, &source, &mut weights, &mut |done, total| report("weights", done, total)).await?;
+    report("compile", 0, 1);
+    let backend = GpuBackend::new(checkpoint.config.clone(), weights, gpu, options.context_length).await?;
+    backend.warm_up().await?;
+    report("compile", 1, 1);
+    let info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok(), clock::now_ms() - began_ms);
+    Ok(Model {
+        engine: Rc::new(RefCell::new(Some(Engine::new(backend, text, clock::now_ms)))),
+        generating: Rc::default(),
+        info,
+    })
+}
+
+fn require_webgpu() -> Result<()> {
+    let navigator = js_sys::Reflect::get(&js_sys::global(), &"navigator".into()).unwrap_or(JsValue::UNDEFINED);
+    let gpu = js_sys::Reflect::get(&navigator, &"gpu".into()).unwrap_or(JsValue::UNDEFINED);
+    if gpu.is_undefined() || gpu.is_null() {
+        return Err(Error::new(
+            ErrorCode::WebGpuUnavailable,
+            "this browser has no WebGPU (navigator.gpu is missing); use a current Chrome, Edge, Firefox or Safari on a secure \
+             (https or localhost) page",
+        ));
+    }
+    Ok(())
+}
+
+impl AdapterInfo {
+    fn new(backend: &GpuBackend) -> Self {
+        let caps = backend.caps();
+        Self { description: caps.description.clone(), backend: caps.backend.clone(), software: caps.software }
+    }
+}
+
+impl ModelInfo {
+    fn new(checkpoint: &Checkpoint, backend: &GpuBackend, has_chat_template: bool, load_ms: f64) -> Self {
+        let config = backend.config();
+        Self {
+            name: checkpoint.name.clone(),
+            architecture: config.architecture.name().to_owned(),
+            format: checkpoint.format.clone(),
+            quantisation: checkpoint.quantisation().to_string(),
+            parameters: checkpoint.parameters(),
+            context_length: backend.context_limit(),
+            vocab_size: config.vocab_size,
+            layers: config.num_hidden_layers,
+            hidden_size: config.hidden_size,
+            has_chat_template,
+            adapter: AdapterInfo::new(backend),
+            weight_bytes: backend.weight_bytes(),
+            load_ms,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Plain data that crosses the border, in JavaScript's spelling.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wasm_bindgen::JsValue;
+
+use super::errors::from_js;
+use crate::engine::{Chunk, GenerateOptions, Prompt, Session};
+use crate::error::{Error, ErrorCode, Result};
+use crate::sampling::SamplingParams;
+use crate::tokenizer::Message;
+
+/// A plain object of `value`.
+///
+/// # Errors
+/// `Internal`; plain data can always be written.
+pub fn to_js(value: &impl Serialize) -> Result<JsValue> {
+    let serializer = serde_wasm_bindgen::Serializer::new().serialize_maps_as_objects(true);
+    value.serialize(&serializer).map_err(|e| Error::new(ErrorCode::Internal, e.to_string()))
+}
+
+/// Options of `Model.load`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LoadOptions {
+    /// Cap of the context length, in tokens.
+    pub context_length: Option<usize>,
+}
+
+/// Progress of a load.
+#[derive(Debug, Serialize)]
+pub struct Progress {
+    pub stage: &'static str,
+    pub loaded: u64,
+    pub total: u64,
+}
+
+/// One turn of a conversation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MessageDto {
+    role: String,
+    content: String,
+}
+
+impl From<MessageDto> for Message {
+    fn from(message: MessageDto) -> Self {
+        Self { role: message.role, content: message.content }
+    }
+}
+
+/// Reads a conversation, `{ role, content }[]`.
+///
+/// # Errors
+/// `InvalidOption`.
+pub fn messages(value: JsValue) -> Result<Vec<Message>> {
+    let messages: Vec<MessageDto> = from_js("messages", value)?;
+    Ok(messages.into_iter().map(Message::from).collect())
+}
+
+/// The argument of `Model.start`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Request {
+    prompt: Option<String>,
+    messages: Option<Vec<MessageDto>>,
+    #[serde(default)]
+    options: Options,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Options {
+    max_tokens: Option<u32>,
+    temperature: Option<f32>,
+    top_k: Option<u32>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    seed: Option<f64>,
+    stop: Option<OneOrMany>,
+    ignore_eos: Option<bool>,
+    draft: Option<String>,
+    accept: Option<String>,
+    steps_in_flight: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Seeds are whole numbers that JavaScript holds exactly.
+const MAX_SEED: f64 = 9_007_199_254_740_991.0;
+
+impl Request {
+    /// Prompt and options, with defaults filled in.
+    ///
+    /// # Errors
+    /// `InvalidOption`.
+    pub fn into_parts(self) -> Result<(Prompt, GenerateOptions)> {
+        let prompt = match (self.prompt, self.messages) {
+            (Some(text), None) => Prompt::Text(text),
+            (None, Some(messages)) => Prompt::Messages(messages.into_iter().map(Message::from).collect()),
+            _ => return invalid("give either a prompt or messages"),
+        };
+        Ok((prompt, self.options.into_options()?))
+    }
+}
+
+impl Options {
+    fn into_options(self) -> Result<GenerateOptions> {
+        let seed = self.seed.unwrap_or(0.0);
+        if !(0.0..=MAX_SEED).contains(&seed) || seed.fract() != 0.0 {
+            return invalid(&format!("seed must be a whole number from 0 to {MAX_SEED}, found {seed}"));
+        }
+        if self.draft.as_deref().is_some_and(|draft| draft != "none" && draft != "auto") {
+            return invalid("draft must be 'none' or 'auto'; this version has no drafters yet");
+        }
+        if self.accept.as_deref().is_some_and(|accept| accept != "exact") {
+            return invalid("accept must be 'exact'");
+        }
+        let logit_bias = self
+            .logit_bias
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(token, bias)| match token.parse() {
+                Ok(token) => Ok((token, bias)),
+                Err(_) => invalid(&format!("logitBias: keys are token ids, found {token:?}")),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let (sampling, other) = (SamplingParams::default(), GenerateOptions::default());
+        Ok(GenerateOptions {
+            sampling: SamplingParams {
+                temperature: self.temperature.unwrap_or(sampling.temperature),
+                top_k: self.top_k.unwrap_or(sampling.top_k),
+                top_p: self.top_p.unwrap_or(sampling.top_p),
+                min_p: self.min_p.unwrap_or(sampling.min_p),
+                repetition_penalty: self.repetition_penalty.unwrap_or(sampling.repetition_penalty),
+                frequency_penalty: self.frequency_penalty.unwrap_or(sampling.frequency_penalty),
+                presence_penalty: self.presence_penalty.unwrap_or(sampling.presence_penalty),
+                logit_bias,
+                seed: seed as u64,
+            },
+            max_tokens: self.max_tokens.unwrap_or(other.max_tokens),
+            stop: match self.stop {
+                None => Vec::new(),
+                Some(OneOrMany::One(stop)) => vec![stop],
+                Some(OneOrMany::Many(stops)) => stops,
+            },
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            steps_in_flight: self.steps_in_flight,
+        })
+    }
+}
+
+fn invalid<T>(message: &str) -> Result<T> {
+    Err(Error::new(ErrorCode::InvalidOption, message))
+}
+
+/// A piece of text.
+#[derive(Debug, Serialize)]
+pub struct ChunkDto {
+    text: String,
+    tokens: Vec<u32>,
+}
+
+impl From<Chunk> for ChunkDto {
+    fn from(chunk: Chunk) -> Self {
+        Self { text: chunk.text, tokens: chunk.tokens }
+    }
+}
+
+/// What a generation came to.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResultDto {
+    text: String,
+    tokens: Vec<u32>,
+    prompt_tokens: Vec<u32>,
+    finish_reason: Option<&'static str>,
+    usage: Usage,
+    stats: Stats,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    reused_prompt_tokens: usize,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Stats {
+    prefill_ms: f64,
+    decode_ms: f64,
+    time_to_first_token_ms: f64,
+    tokens_per_second: f64,
+    passes: u32,
+    tokens_per_pass: f64,
+    dispatches_per_pass: u32,
+    submits: u32,
+    steps_in_flight: usize,
+    peak_wasm_bytes: usize,
+    load_ms: f64,
+}
+
+impl ResultDto {
+    /// The state of a session.
+    pub fn new(session: &Session, load_ms: f64) -> Self {
+        let stats = session.stats();
+        let (prompt, tokens) = (session.prompt().len(), session.tokens().len());
+        let decode_ms = stats.decode_ms();
+        // The first token is prefill's; the rest took decode_ms.
+        let rate = if decode_ms > 0.0 { (tokens.saturating_sub(1)) as f64 / decode_ms * 1000.0 } else { 0.0 };
+        Self {
+            text: session.text().to_owned(),
+            tokens: session.tokens().to_vec(),
+            prompt_tokens: session.prompt().to_vec(),
+            finish_reason: session.finish().map(|finish| finish.as_str()),
+            usage: Usage {
+                prompt_tokens: prompt,
+                completion_tokens: tokens,
+                total_tokens: prompt + tokens,
+                reused_prompt_tokens: stats.reused_prompt_tokens,
+            },
+            stats: Stats {
+                prefill_ms: stats.prefill_ms(),
+                decode_ms,
+                time_to_first_token_ms: stats.prefill_ms(),
+                tokens_per_second: rate,
+                passes: stats.passes,
+                tokens_per_pass: if stats.passes == 0 { 0.0 } else { tokens as f64 / f64::from(stats.passes) },
+                dispatches_per_pass: stats.dispatches_per_pass,
+                submits: stats.submits,
+                steps_in_flight: stats.steps_in_flight,
+                peak_wasm_bytes: peak_wasm_bytes(),
+                load_ms,
+            },
+        }
+    }
+}
+
+/// Size of the module's memory. It never shrinks, so it is also the peak.
+fn peak_wasm_bytes() -> usize {
+    core::arch::wasm32::memory_size(0) << 16
+}
+
+/// What was loaded.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelInfo {
+    pub name: String,
+    pub architecture: String,
+    pub format: String,
+    pub quantisation: String,
+    pub parameters: u64,
+    pub context_length: usize,
+    pub vocab_size: usize,
+    pub layers: usize,
+    pub hidden_size: usize,
+    pub has_chat_template: bool,
+    pub adapter: AdapterInfo,
+    pub weight_bytes: u64,
+    pub load_ms: f64,
+}
+
+/// The adapter, as far as it tells.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AdapterInfo {
+    pub description: String,
+    pub backend: String,
+    pub software: bool,
+}

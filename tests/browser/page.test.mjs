@@ -1,0 +1,134 @@
+// @ts-check
+/**
+ * The demonstration page as a visitor meets it: it writes by itself, obeys the keyboard, fits a phone, and breaks nothing.
+ */
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { browserNames, launch, root, serve } from './browsers.mjs';
+
+for (const browserName of browserNames) {
+  describe(`the page in ${browserName}`, { timeout: 300_000 }, () => {
+    /** @type {Awaited<ReturnType<typeof launch>>} */
+    let browser;
+    /** @type {Awaited<ReturnType<typeof serve>>} */
+    let server;
+    /** @type {string[]} */
+    const requests = [];
+
+    before(async () => {
+      server = await serve(root, { log: (line) => requests.push(line) });
+      browser = await launch(browserName);
+    });
+    after(async () => {
+      await browser?.close();
+      await server?.close();
+    });
+
+    /** @param {{ width: number, height: number }} viewport @param {(page: Awaited<ReturnType<typeof browser.newPage>>) => Promise<void>} body */
+    async function visit(viewport, body) {
+      const page = await browser.newPage();
+      await page.puppeteer.setViewport(viewport);
+      await page.goto(`${server.url}/www/`);
+      try {
+        await body(page);
+      } finally {
+        await page.close();
+      }
+    }
+
+    /** @param {Awaited<ReturnType<typeof browser.newPage>>} page @param {number} count */
+    const finished = (page, count) =>
+      page.puppeteer.waitForFunction((count) => document.querySelectorAll('.entry[aria-busy=false]').length === count, { timeout: 120_000 }, count);
+
+    test('writes a story at once, from its own origin, without an error', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        const seen = await page.evaluate(() => ({
+          text: document.querySelector('.entry .text')?.textContent ?? '',
+          speed: document.querySelector('#speed')?.textContent ?? '',
+          passes: document.querySelector('#passes')?.textContent ?? '',
+          adapter: document.querySelector('#adapter')?.textContent ?? '',
+          status: document.querySelector('[role=status]')?.textContent ?? '',
+          fault: document.querySelector('#error')?.checkVisibility(),
+          loading: document.querySelector('#loading')?.checkVisibility(),
+        }));
+        assert.match(seen.text, /^Once upon a time.{40}/s);
+        assert.ok(Number(seen.speed) > 0);
+        assert.ok(Number(seen.passes.replaceAll(',', '')) > 0);
+        assert.match(seen.adapter, /^GPU: ./);
+        assert.match(seen.status, /^Written: Once upon a time/);
+        assert.equal(seen.fault, false);
+        assert.equal(seen.loading, false);
+        assert.deepEqual(page.errors, []);
+        assert.deepEqual(requests.filter((line) => !/^(200|206|304)/.test(line)), []);
+      }));
+
+    test('Enter writes, Escape stops, the settings apply, Clear clears', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        const { puppeteer } = page;
+        await page.evaluate(() => {
+          /** @type {any} */ (document.querySelector('#settings-panel')).open = true;
+          /** @type {any} */ (document.querySelector('#maxTokens')).value = '5';
+          /** @type {any} */ (document.querySelector('#prompt')).value = '';
+        });
+        await puppeteer.type('#prompt', 'Lily saw a dog');
+        await puppeteer.keyboard.press('Enter');
+        await finished(page, 2);
+        assert.match((await page.evaluate(() => document.querySelectorAll('.entry footer')[1]?.textContent)) ?? '', /most tokens reached · 5 tokens/);
+        await page.evaluate(() => (/** @type {any} */ (document.querySelector('#maxTokens')).value = '400'));
+        await puppeteer.keyboard.press('Enter');
+        await puppeteer.waitForSelector('.entry[aria-busy=true]');
+        await puppeteer.keyboard.press('Escape');
+        await finished(page, 3);
+        assert.match((await page.evaluate(() => document.querySelectorAll('.entry footer')[2]?.textContent)) ?? '', /stopped|the end/);
+        await puppeteer.click('#clear');
+        await puppeteer.waitForFunction(() => document.querySelectorAll('.entry').length === 0);
+        assert.deepEqual(page.errors, []);
+      }));
+
+    test('a file that is no model gives a readable error, and the old model stays', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        await page.evaluate(() => {
+          const files = new DataTransfer();
+          files.items.add(new File(['this is no model, only a text'], 'text.gguf'));
+          dispatchEvent(Object.assign(new DragEvent('dragenter', { dataTransfer: files, cancelable: true })));
+          dispatchEvent(new DragEvent('drop', { dataTransfer: files, cancelable: true }));
+        });
+        await page.puppeteer.waitForFunction(() => document.querySelector('#error')?.checkVisibility());
+        assert.equal(await page.evaluate(() => document.querySelector('#error-code')?.textContent), 'bad_model_file');
+        assert.equal(await page.evaluate(() => document.querySelector('#drop')?.checkVisibility()), false);
+        await page.puppeteer.click('#error-close');
+        await page.puppeteer.click('#send');
+        await finished(page, 2);
+        assert.deepEqual(page.errors, []);
+      }));
+
+    test('fits a phone', () =>
+      visit({ width: 390, height: 844 }, async (page) => {
+        await finished(page, 1);
+        const width = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(width <= 390);
+        const small = await page.evaluate(() =>
+          [...document.querySelectorAll('main button, main input')]
+            .filter((element) => element.checkVisibility() && element.getBoundingClientRect().height < 32)
+            .map((element) => element.id || element.textContent),
+        );
+        assert.deepEqual(small, []);
+      }));
+
+    test('everything that can be operated has a name', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        const nameless = await page.evaluate(() =>
+          [...document.querySelectorAll('button, input, textarea, [role=log], aside, main > section')]
+            .filter((element) => {
+              const labels = /** @type {any} */ (element).labels ?? [];
+              return !(element.getAttribute('aria-label') || element.getAttribute('aria-labelledby') || labels.length > 0 || element.textContent?.trim());
+            })
+            .map((element) => element.outerHTML),
+        );
+        assert.deepEqual(nameless, []);
+      }));
+  });
+}

@@ -1,0 +1,109 @@
+// @ts-check
+/**
+ * A stand-in for the wasm core that writes its prompt back word by word. It checks what the real one relies on: that it is asked for
+ * one chunk at a time and not used after `free`.
+ */
+
+/** What the stand-in was made to do, and what it saw. */
+export const core = {
+  /** Milliseconds per chunk. */
+  pace: 0,
+  /** Milliseconds of prefill. */
+  prefill: 0,
+  /** Thrown by the chunk of this number. @type {{ at: number, error: Error } | undefined} */
+  fault: undefined,
+  /** Chunks computed since the start. */
+  steps: 0,
+  /** Models and generations not freed. */
+  alive: 0,
+  async default() {},
+  Model: class Model {
+    /** @type {Generation | undefined} */
+    #running;
+    #isFree = false;
+    /** @param {any} source @param {any} _options @param {any} onProgress */
+    static async load(source, _options, onProgress) {
+      for (const [index, { size }] of source.files.entries()) {
+        await source.read(index, 0, size);
+        onProgress?.({ stage: 'weights', loaded: size, total: size });
+      }
+      core.alive++;
+      return new Model();
+    }
+    info() {
+      return { name: 'echo' };
+    }
+    /** @param {string} text */
+    tokenize(text) {
+      if (this.#running?.isBusy) throw new Error('entered twice');
+      return Uint32Array.from(text, (character) => character.codePointAt(0) ?? 0);
+    }
+    /** @param {Uint32Array} ids */
+    detokenize(ids) {
+      return String.fromCodePoint(...ids);
+    }
+    /** @param {{ role: string, content: string }[]} messages @param {boolean} [open] */
+    applyChatTemplate(messages, open) {
+      return messages.map(({ role, content }) => `${role}:${content};`).join('') + (open ? 'assistant:' : '');
+    }
+    /** @param {any} request */
+    async start({ prompt, messages, options }) {
+      if (this.#isFree) throw new Error('used after free');
+      await sleep(core.prefill);
+      if (prompt === '') throw Object.assign(new Error('nothing to continue'), { name: 'DraftreeError', code: 'empty_prompt' });
+      this.#running = new Generation(prompt ?? messages.at(-1).content, options);
+      return this.#running;
+    }
+    async benchmark() {
+      return {};
+    }
+    reset() {}
+    free() {
+      if (this.#isFree) throw new Error('freed twice');
+      this.#isFree = true;
+      core.alive--;
+    }
+  },
+};
+
+class Generation {
+  /** @param {string} prompt @param {{ maxTokens?: number }} options */
+  constructor(prompt, { maxTokens = 256 }) {
+    this.words = prompt.split(' ').slice(0, maxTokens).map((word) => `${word} `);
+    this.text = '';
+    this.count = 0;
+    this.isBusy = false;
+    this.isAborted = false;
+    this.isFree = false;
+    core.alive++;
+  }
+  async next() {
+    if (this.isBusy || this.isFree) throw new Error(this.isFree ? 'used after free' : 'asked twice');
+    this.isBusy = true;
+    await sleep(core.pace);
+    this.isBusy = false;
+    const word = this.words[this.count];
+    if (this.isAborted || word === undefined) return undefined;
+    core.steps++;
+    if (core.fault?.at === this.count) throw core.fault.error;
+    this.text += word;
+    return { text: word, tokens: [this.count++] };
+  }
+  result() {
+    if (this.isFree || this.isBusy) throw new Error('result too early or too late');
+    const tokens = Array.from({ length: this.count }, (_, index) => index);
+    return { text: this.text, tokens, finishReason: this.isAborted ? 'aborted' : 'stop' };
+  }
+  abort() {
+    if (this.isFree || this.isBusy) throw new Error('aborted after free or while busy');
+    this.isAborted = true;
+  }
+  free() {
+    if (this.isFree || this.isBusy) throw new Error('freed twice or while busy');
+    this.isFree = true;
+    core.alive--;
+  }
+}
+
+/** @param {number} milliseconds */
+const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));

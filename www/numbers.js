@@ -1,0 +1,79 @@
+// @ts-check
+/**
+ * The panel of numbers: counted on the page while the model writes, taken from the result when it has written.
+ */
+import { byId } from './elements.js';
+
+/** @import { GenerationResult, ModelInfo } from '../pkg/index.js' */
+
+const speed = byId('speed', HTMLElement);
+const tokens = byId('tokens', HTMLElement);
+const passes = byId('passes', HTMLElement);
+const firstToken = byId('first-token', HTMLElement);
+const reused = byId('reused', HTMLElement);
+const adapter = byId('adapter', HTMLElement);
+const facts = byId('facts', HTMLElement);
+
+/** How often the numbers change while the model writes, in milliseconds: fast enough to be live, slow enough to be read. */
+const interval = 250;
+
+/** Begin to count. @returns {(count: number) => void} to be called with the number of tokens of each chunk */
+export function startCounting() {
+  const started = performance.now();
+  let first = 0;
+  let shown = 0;
+  let count = 0;
+  for (const element of [speed, tokens, passes, firstToken, reused]) element.textContent = '–';
+  return (more) => {
+    const now = performance.now();
+    if (count === 0) {
+      first = now;
+      firstToken.textContent = duration(now - started);
+    }
+    count += more;
+    if (now - shown < interval) return;
+    shown = now;
+    tokens.textContent = count.toLocaleString('en');
+    if (now > first) speed.textContent = rate(((count - 1) * 1000) / (now - first));
+  };
+}
+
+/** @param {GenerationResult} result */
+export function showResult({ usage, stats }) {
+  tokens.textContent = usage.completionTokens.toLocaleString('en');
+  reused.textContent = `${usage.reusedPromptTokens} of ${usage.promptTokens}`;
+  passes.textContent = stats.passes.toLocaleString('en');
+  firstToken.textContent = duration(stats.timeToFirstTokenMs);
+  if (stats.tokensPerSecond > 0) speed.textContent = rate(stats.tokensPerSecond);
+}
+
+/** @param {ModelInfo} info */
+export function showModel(info) {
+  const { description, software } = info.adapter;
+  adapter.textContent = `GPU: ${description || 'one that the browser does not name'}${software ? ' (software)' : ''}`;
+  facts.textContent =
+    `${info.layers} layers of ${info.hiddenSize} · ${amount(info.parameters)} weights as ${info.quantisation} · ` +
+    `${megabytes(info.weightBytes)} on the GPU · context ${info.contextLength.toLocaleString('en')}`;
+}
+
+/** @param {number} bytes */
+export function megabytes(bytes) {
+  const mega = bytes / 1e6;
+  return `${mega.toFixed(mega < 10 ? 1 : 0)} MB`;
+}
+
+/** @param {number} count */
+function amount(count) {
+  if (count >= 1e9) return `${(count / 1e9).toFixed(1)} billion`;
+  return count >= 1e6 ? `${Math.round(count / 1e6)} million` : count.toLocaleString('en');
+}
+
+/** @param {number} milliseconds */
+function duration(milliseconds) {
+  return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
+}
+
+/** @param {number} perSecond */
+function rate(perSecond) {
+  return perSecond.toFixed(perSecond < 100 ? 1 : 0);
+}
