@@ -104,8 +104,13 @@ async function runNodeTests(folder) {
 /** The message of a failure, or nothing. @param {Promise<void>} run */
 const fails = (run) => run.then(() => undefined, (error) => describe(error).message);
 
-/** A runner that failed without counting a failed test (it did not compile, say) counts as one. @param {Counts} counts @param {string | undefined} failed */
-function withStatus(counts, failed) {
+/**
+ * A runner that failed without counting a failed test (it did not compile, say) counts as one failure, and so does one that ran no test.
+ * @param {Counts} counts @param {string | undefined} problem
+ * @returns {Counts}
+ */
+function withStatus(counts, problem) {
+  const failed = problem ?? (counts.passed + counts.failed === 0 ? 'no test ran' : undefined);
   if (failed === undefined || counts.failed > 0) return counts;
   say(`FAILED: ${failed}`);
   return { ...counts, failed: 1 };
