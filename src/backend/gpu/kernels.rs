@@ -129,7 +129,7 @@ impl Tile {
     /// 3072 x 576 in 4 bits, against 1.42 with four); several rows do, since activations are loaded half as often.
     pub const fn quads(self) -> usize {
         match self {
-            Self::Rows1 => 2,
+            Self::Rows1 => 4,
             Self::Rows2 | Self::Rows4 | Self::Rows8 => 4,
         }
     }
