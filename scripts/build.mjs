@@ -6,7 +6,7 @@
  *
  * cargo and tsc decide themselves what is up to date. The bindings are made again only when the module, the lock file or
  * xtask changed, and compressed sizes are remembered by the hash of the file: a build without changes takes about a second.
- * Fails when wasm and JavaScript together exceed the limit.
+ * `npm run build` and `npm test` fail when wasm and JavaScript together exceed the limit; the commands that only use the package go on.
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -20,6 +20,8 @@ import { parseOptions } from './options.mjs';
 import { cacheFolder, outputOf, root, runProgram, say } from './programs.mjs';
 import { setup } from './setup.mjs';
 
+/** The profile `web` is made for size. cargo leaves link-time optimisation out, silently, unless the crate is a cdylib alone. */
+const CARGO_BUILD = ['rustc', '--profile', 'web', '--lib', '--crate-type', 'cdylib', '--target', 'wasm32-unknown-unknown'];
 const LIMIT_GZIP_BYTES = 1_100_000;
 const packageFolder = path.join(root, 'pkg');
 const coreFolder = path.join(packageFolder, 'core');
@@ -34,18 +36,13 @@ const recordFile = path.join(cacheFolder, 'build.json');
  */
 export async function build() {
   const record = await readRecord();
-  await runProgram('cargo', ['build', '--release', '--lib', '--target', 'wasm32-unknown-unknown'], { code: 'build_failed' });
+  await runProgram('cargo', CARGO_BUILD, { code: 'build_failed' });
   await makeBindings(record);
   await compileTypeScript();
   await describePackage();
   const sizes = await measure(record);
   await mkdir(cacheFolder, { recursive: true });
   await writeFile(recordFile, JSON.stringify(record));
-  const gzip = sizes.reduce((sum, size) => sum + size.gzip, 0);
-  if (gzip > LIMIT_GZIP_BYTES) {
-    printSizes(sizes);
-    throw new Failure('build_failed', `The package is ${gzip} bytes with gzip; the limit is ${LIMIT_GZIP_BYTES}.`);
-  }
   return sizes;
 }
 
@@ -70,7 +67,7 @@ function sha256(...parts) {
 async function makeBindings(record) {
   const metadata = outputOf('cargo', ['metadata', '--format-version', '1', '--no-deps', '--offline']) ?? outputOf('cargo', ['metadata', '--format-version', '1', '--no-deps']);
   if (!metadata) throw new Failure('build_failed', '`cargo metadata` failed; run it by hand to see why.');
-  const module = path.join(JSON.parse(metadata).target_directory, 'wasm32-unknown-unknown', 'release', 'draftree.wasm');
+  const module = path.join(JSON.parse(metadata).target_directory, 'wasm32-unknown-unknown', 'web', 'draftree.wasm');
   const inputs = [module, ...['Cargo.lock', 'xtask/Cargo.toml', 'xtask/src/main.rs'].map((file) => path.join(root, file))];
   const hash = sha256(...(await Promise.all(inputs.map((file) => readFile(file)))));
   if (record.bindings === hash && CORE_FILES.every((file) => existsSync(path.join(coreFolder, file)))) return;
@@ -147,8 +144,8 @@ async function compressedSizes(bytes) {
   return { gzip: gzip.length, brotli: brotli.length };
 }
 
-/** @param {Size[]} sizes */
-export function printSizes(sizes) {
+/** Prints the sizes, and fails if the package is too large. @param {Size[]} sizes */
+export function reportSizes(sizes) {
   const total = { file: 'total', raw: 0, gzip: 0, brotli: 0 };
   for (const size of sizes) {
     for (const key of /** @type {const} */ (['raw', 'gzip', 'brotli'])) total[key] += size[key];
@@ -157,12 +154,15 @@ export function printSizes(sizes) {
   const columns = (/** @type {(string | number)[]} */ values) => values.map((value) => value.toLocaleString('en').padStart(11)).join('');
   say(`${'pkg/'.padEnd(width)}${columns(['raw', 'gzip', 'brotli'])}`);
   for (const { file, raw, gzip, brotli } of [...sizes, total]) say(`${file.padEnd(width)}${columns([raw, gzip, brotli])}`);
+  if (total.gzip > LIMIT_GZIP_BYTES) {
+    throw new Failure('build_failed', `The package is ${total.gzip} bytes with gzip; the limit is ${LIMIT_GZIP_BYTES}.`);
+  }
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   await runMain(async () => {
     parseOptions(process.argv.slice(2), {});
     await setup();
-    printSizes(await build());
+    reportSizes(await build());
   });
 }

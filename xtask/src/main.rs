@@ -31,10 +31,7 @@ fn main() -> ExitCode {
 /// otherwise; with it, `init()` without an argument finds `core_bg.wasm` beside `core.js`, in bundlers too.
 fn bindgen(module: &Path, folder: &Path) -> Result<(), String> {
     if !module.is_file() {
-        return Err(format!(
-            "{} is missing; build it first: cargo build --release --lib --target wasm32-unknown-unknown",
-            module.display()
-        ));
+        return Err(format!("{} is missing; `npm run build` makes it", module.display()));
     }
     let mut bindgen = Bindgen::new();
     bindgen.input_path(module).out_name("core").typescript(true).omit_default_module_path(false);
