@@ -48,8 +48,13 @@ fn smoke() {
         println!("{:?}", gpu.caps);
         let mut gw = GpuWeights::new(gpu.clone());
         stream_weights(&ck, &source, &mut gw, &mut |_, _| {}).await.unwrap();
-        let mut g = GpuBackend::new(ck.config.clone(), gw, gpu, None).await.unwrap();
+        let mut g = GpuBackend::new(ck.config.clone(), gw, draftree::backend::gpu::kernels::Kernels::new(gpu), None)
+            .await
+            .unwrap();
         g.warm_up().await.unwrap();
+        let t = std::time::Instant::now();
+        g.self_check().await.unwrap();
+        println!("check {:?}", t.elapsed());
         for p in golden["prompts"].as_array().unwrap().iter().take(3) {
             let ids: Vec<u32> =
                 p["prompt_ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();

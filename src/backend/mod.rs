@@ -9,6 +9,7 @@
 pub mod cpu;
 pub mod gpu;
 pub mod kv_slots;
+pub mod self_check;
 
 use crate::error::Result;
 use crate::model::ModelConfig;

@@ -20,6 +20,7 @@ use self::source::JsSource;
 use self::types::{AdapterInfo, ChunkDto, LoadOptions, ModelInfo, Progress, Request, ResultDto};
 use crate::backend::Backend as _;
 use crate::backend::gpu::device::Gpu;
+use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::{GpuBackend, GpuWeights};
 use crate::engine::{Engine, Session, TextParts};
 use crate::error::{Error, ErrorCode, Result};
@@ -285,9 +286,12 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
     let mut weights = GpuWeights::new(gpu.clone());
     stream_weights(&checkpoint, &source, &mut weights, &mut |done, total| report("weights", done, total)).await?;
     report("compile", 0, 1);
-    let backend = GpuBackend::new(checkpoint.config.clone(), weights, gpu, options.context_length).await?;
+    let backend =
+        GpuBackend::new(checkpoint.config.clone(), weights, Kernels::new(gpu), options.context_length).await?;
     backend.warm_up().await?;
     report("compile", 1, 1);
+    backend.self_check().await?;
+    report("check", 1, 1);
     let info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok(), clock::now_ms() - began_ms);
     Ok(Model {
         engine: Rc::new(RefCell::new(Some(Engine::new(backend, text, clock::now_ms)))),

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use super::device::Gpu;
 use super::shader::{self, BindingKind};
@@ -209,18 +210,23 @@ const fn weights_file(format: PackedFormat) -> &'static str {
     }
 }
 
-/// Pipelines and bind-group layouts of one device.
-#[derive(Debug)]
+/// Pipelines and bind-group layouts of one device. Clones share them.
+#[derive(Debug, Clone)]
 pub struct Kernels {
     gpu: Gpu,
-    layouts: RefCell<HashMap<Kernel, wgpu::BindGroupLayout>>,
-    pipelines: RefCell<HashMap<Variant, wgpu::ComputePipeline>>,
+    layouts: Rc<RefCell<HashMap<Kernel, wgpu::BindGroupLayout>>>,
+    pipelines: Rc<RefCell<HashMap<Variant, wgpu::ComputePipeline>>>,
 }
 
 impl Kernels {
     /// No pipeline yet.
     pub fn new(gpu: Gpu) -> Self {
-        Self { gpu, layouts: RefCell::default(), pipelines: RefCell::default() }
+        Self { gpu, layouts: Rc::default(), pipelines: Rc::default() }
+    }
+
+    /// The device they are for.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// The pipeline of a variant, compiled now if it is not yet.

@@ -26,6 +26,7 @@ use self::layout::{
 use self::plan::{Buffers, PassSize, Plan, Purpose};
 use self::readback::{Readback, StagingPool};
 pub use self::weights::GpuWeights;
+use crate::backend::self_check::self_check;
 use crate::backend::{Backend, GenerationSetup, MAX_ROWS, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
@@ -77,7 +78,13 @@ impl GpuBackend {
     ///
     /// # Errors
     /// `UnsupportedModel`, `MissingTensor`, `OutOfMemory`.
-    pub async fn new(config: ModelConfig, weights: GpuWeights, gpu: Gpu, context: Option<usize>) -> Result<Self> {
+    pub async fn new(
+        config: ModelConfig,
+        weights: GpuWeights,
+        kernels: Kernels,
+        context: Option<usize>,
+    ) -> Result<Self> {
+        let gpu = kernels.gpu().clone();
         weights::check_sizes(&config)?;
         gpu.check()?;
         let context_limit = Cache::context_limit(&gpu, &config).min(context.unwrap_or(usize::MAX));
@@ -87,7 +94,6 @@ impl GpuBackend {
                 "the context length must be at least 1 and its cache must fit one binding of this device",
             ));
         }
-        let kernels = Kernels::new(gpu.clone());
         let buffers = Buffers::new(&gpu, &config).await?;
         let cache = Cache::new(&gpu, &config, context_limit).await?;
         let plan = gpu
@@ -112,6 +118,14 @@ impl GpuBackend {
     /// What the device can do.
     pub fn caps(&self) -> &DeviceCaps {
         &self.gpu.caps
+    }
+
+    /// Compares this device with the reference on the model's weight formats.
+    ///
+    /// # Errors
+    /// `DeviceMiscomputes`, `DeviceLost`, `OutOfMemory`.
+    pub async fn self_check(&self) -> Result<()> {
+        self_check(&self.gpu, &self.kernels, &self.weights, &self.config).await
     }
 
     /// Bytes of the packed weights.

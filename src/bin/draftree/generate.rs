@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use draftree::backend::Backend;
 use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::backend::gpu::device::Gpu;
+use draftree::backend::gpu::kernels::Kernels;
 use draftree::backend::gpu::{GpuBackend, GpuWeights};
 use draftree::engine::{Engine, GenerateOptions, Prompt, Session, TextParts};
 use draftree::model::files::FileSource;
@@ -124,7 +125,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let adapter = gpu.caps.description.clone();
                 let mut weights = GpuWeights::new(gpu.clone());
                 stream_weights(&checkpoint, &source, &mut weights, &mut |_, _| {}).await?;
-                let backend = GpuBackend::new(checkpoint.config.clone(), weights, gpu, None).await?;
+                let backend = GpuBackend::new(checkpoint.config.clone(), weights, Kernels::new(gpu), None).await?;
+                backend.self_check().await?;
                 write(args, Engine::new(backend, text, now_ms), &checkpoint.name, &adapter).await
             }
         }
