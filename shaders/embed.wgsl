@@ -4,7 +4,7 @@
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
-@group(0) @binding(2) var<storage, read> weights: array<vec4u>;        // packed [vocabulary, hidden], or a part of it
+@group(0) @binding(2) var<storage, read> weights: array<Words>;        // packed [vocabulary, hidden], or a part of it
 @group(0) @binding(3) var<storage, read_write> residual: array<vec4f>; // [rows, hidden]
 
 override WORKGROUP: u32 = 8u;
@@ -21,14 +21,14 @@ fn embed(@builtin(global_invocation_id) id: vec3u) {
   if (quad >= shape.quads) {
     return;
   }
-  let base = quad / LANES * shape.group_stride + quad % LANES;
-  let scales = base + shape.blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * LANES;
-  let scale = load_scale(scales + step / STEPS_PER_BLOCK * SCALE_WORDS * LANES);
-  let at = base + step * WORDS_PER_STEP * LANES;
+  let base = tile_base(quad / QUADS);
+  let scales = base + shape.blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * TILES;
+  let scale = load_scale(scales + step / STEPS_PER_BLOCK * SCALE_WORDS * TILES, quad % QUADS);
+  let at = base + step * WORDS_PER_STEP * TILES;
   let output = token % 4u;
   var values: array<f32, 8>;
   for (var k = 0u; k < 8u; k++) {
-    values[k] = quant_in_step(at, output, k) * scale.scale[output] + scale.minimum[output];
+    values[k] = quant(at, quad % QUADS, output, k) * scale.scale[output] + scale.minimum[output];
   }
   let to = row * shape.output_stride + step * 2u;
   residual[to] = vec4f(values[0], values[1], values[2], values[3]);

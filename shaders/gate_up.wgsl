@@ -4,7 +4,7 @@
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
-@group(0) @binding(2) var<storage, read> weights: array<vec4u>;           // packed [2 ffn, hidden]: gate 0, up 0, gate 1, up 1, ...
+@group(0) @binding(2) var<storage, read> weights: array<Words>;           // packed [2 ffn, hidden]: gate 0, up 0, gate 1, up 1, ...
 @group(0) @binding(3) var<storage, read> inputs: array<Octet>;            // normed residual [rows, hidden]
 @group(0) @binding(4) var<storage, read_write> activations: array<vec2f>; // [rows, ffn]
 

@@ -3,7 +3,7 @@
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
-@group(0) @binding(2) var<storage, read> weights: array<vec4u>;      // packed [vocabulary, hidden], or a part of it
+@group(0) @binding(2) var<storage, read> weights: array<Words>;      // packed [vocabulary, hidden], or a part of it
 @group(0) @binding(3) var<storage, read> inputs: array<Octet>;       // normed residual [rows, hidden]
 @group(0) @binding(4) var<storage, read_write> logits: array<vec4f>; // [rows, vocabulary]
 

@@ -4,7 +4,7 @@
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
-@group(0) @binding(2) var<storage, read> weights: array<vec4u>;        // packed [hidden, columns]
+@group(0) @binding(2) var<storage, read> weights: array<Words>;        // packed [hidden, columns]
 @group(0) @binding(3) var<storage, read> inputs: array<Octet>;         // [rows, columns]
 @group(0) @binding(4) var<storage, read_write> residual: array<vec4f>; // [rows, hidden]
 

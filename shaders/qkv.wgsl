@@ -7,7 +7,7 @@
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<uniform> attention: AttentionShape;
 @group(0) @binding(2) var<storage, read> state: State;
-@group(0) @binding(3) var<storage, read> weights: array<vec4u>;       // packed [q + 2 kv, hidden]
+@group(0) @binding(3) var<storage, read> weights: array<Words>;       // packed [q + 2 kv, hidden]
 @group(0) @binding(4) var<storage, read> vectors: array<vec4f>;       // norm gain [hidden], then bias [q + 2 kv]
 @group(0) @binding(5) var<storage, read> inputs: array<Octet>;        // residual [rows, hidden]
 @group(0) @binding(6) var<storage, read> rotations: array<vec4f>;     // [position, head_dim / 4]: cos, sin, cos, sin of two pairs

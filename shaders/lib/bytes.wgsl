@@ -1,13 +1,18 @@
-// Unpacking of 8-bit weights: four in a word, the lowest k in the lowest bits, unsigned (a signed value is stored plus 128).
+// Unpacking of 8-bit weights: four in a word, the lowest k in the lowest bits, unsigned.
 // As with nibbles.wgsl, bytes are converted where they stand and the activations carry the factor 256^-i.
 
 const WORDS_PER_STEP = 2u;
 const LOW_FACTORS = vec4f(1.0, 0x1p-8, 0x1p-16, 1.0);
 const HIGH_FACTORS = LOW_FACTORS;
 
-fn unpack_step(at: u32) -> Step {
+fn load_weights(at: u32) -> Weights {
   let low = weights[at];
-  let high = weights[at + LANES];
+  let high = weights[at + TILES];
+  return Weights(
+    unpack(low.q[0], high.q[0]), unpack(low.q[1], high.q[1]), unpack(low.q[2], high.q[2]), unpack(low.q[3], high.q[3]));
+}
+
+fn unpack(low: vec4u, high: vec4u) -> Step {
   let p = bitcast<vec4i>(low);
   let q = bitcast<vec4i>(high);
   return Step(
@@ -15,6 +20,6 @@ fn unpack_step(at: u32) -> Step {
     vec4f(q & vec4i(0xff)), vec4f(q & vec4i(0xff00)), vec4f(q & vec4i(0xff0000)), vec4f(bitcast<vec4i>(high >> vec4u(24u))));
 }
 
-fn quant_in_step(at: u32, output: u32, k: u32) -> f32 {
-  return f32((weights[at + (k >> 2u) * LANES][output] >> (8u * (k & 3u))) & 0xffu);
+fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
+  return f32((weights[at + (k >> 2u) * TILES].q[quad][output] >> (8u * (k & 3u))) & 0xffu);
 }

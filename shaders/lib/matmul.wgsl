@@ -1,13 +1,13 @@
 // outputs[row] = weights . inputs[row] for a few rows: the one matrix product of the project, for one row as for many.
 //
-// A thread keeps a register tile of ROWS rows x QUADS quads (a quad = 4 neighbouring outputs) and walks k from front to back,
-// eight weights (a step) at a time. There is no barrier and no workgroup memory: on software adapters both cost more than
+// A thread keeps a register tile of ROWS rows x 16 outputs (four quads) and walks k from front to back, eight weights (a step) at
+// a time. There is no barrier and no workgroup memory: on software adapters both cost more than
 // the arithmetic, and a row's order of summation cannot depend on how many rows there are.
 //
 // A quantised block contributes scale * sum(quant * x) + minimum * sum(x), so scale and minimum are applied once a block.
 //
 // Expects from its importer: `shape`, `state`, `weights`, and `fn emit(row: u32, quad: u32, value: vec4f)`; and the
-// imports `weights` (format), `input` (plain or normed), `quads` and `rows` (the tile).
+// imports `weights` (format), `input` (plain or normed) and `rows` (rows of the tile).
 #import "lib/packed.wgsl"
 
 // Eight consecutive inputs of a row.
@@ -17,12 +17,32 @@ struct Moment { sum: f32, squares: f32 }
 struct Input { octet: Octet, moment: Moment }
 
 #import input
-#import quads
+
+// The sums of a row's 16 outputs.
+struct Outputs { q0: vec4f, q1: vec4f, q2: vec4f, q3: vec4f }
+struct Scales { q0: Scale, q1: Scale, q2: Scale, q3: Scale }
+
 #import rows
+
+fn load_scales(at: u32) -> Scales {
+  return Scales(load_scale(at, 0u), load_scale(at, 1u), load_scale(at, 2u), load_scale(at, 3u));
+}
+
+fn multiply(sums: Outputs, weights: Weights, x: Octet) -> Outputs {
+  return Outputs(
+    dot_step(sums.q0, weights.q0, x), dot_step(sums.q1, weights.q1, x),
+    dot_step(sums.q2, weights.q2, x), dot_step(sums.q3, weights.q3, x));
+}
 
 fn dot_step(sum: vec4f, w: Step, x: Octet) -> vec4f {
   return sum + w.k0 * x.low.x + w.k1 * x.low.y + w.k2 * x.low.z + w.k3 * x.low.w
     + w.k4 * x.high.x + w.k5 * x.high.y + w.k6 * x.high.z + w.k7 * x.high.w;
+}
+
+fn apply_scales(total: Outputs, block: Outputs, scales: Scales, input_sum: f32) -> Outputs {
+  return Outputs(
+    apply_scale(total.q0, block.q0, scales.q0, input_sum), apply_scale(total.q1, block.q1, scales.q1, input_sum),
+    apply_scale(total.q2, block.q2, scales.q2, input_sum), apply_scale(total.q3, block.q3, scales.q3, input_sum));
 }
 
 fn apply_scale(total: vec4f, block: vec4f, scale: Scale, input_sum: f32) -> vec4f {
@@ -40,7 +60,11 @@ fn emit_if_inside(row: u32, quad: u32, value: vec4f) {
 
 fn emit_row(row: u32, quad: u32, outputs: Outputs, moment: Moment) {
   if (row < state.rows) {
-    emit_outputs(row, quad, outputs, input_factor(moment));
+    let factor = input_factor(moment);
+    emit_if_inside(row, quad, outputs.q0 * factor);
+    emit_if_inside(row, quad + 1u, outputs.q1 * factor);
+    emit_if_inside(row, quad + 2u, outputs.q2 * factor);
+    emit_if_inside(row, quad + 3u, outputs.q3 * factor);
   }
 }
 
@@ -53,9 +77,9 @@ fn matmul(tile: u32, row: u32) {
   // Read once: a load costs as much in the loop as the weights it serves.
   let blocks = shape.blocks;
   let stride = shape.input_stride;
-  let base = quad / LANES * shape.group_stride + quad % LANES;
+  let base = tile_base(tile);
   var at = base;
-  var scales = base + blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * LANES;
+  var scales = base + blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * TILES;
   var input = row * stride;
   var step = 0u;
   var total = Sums();
@@ -64,12 +88,12 @@ fn matmul(tile: u32, row: u32) {
     var sums = Sums();
     for (var s = 0u; s < STEPS_PER_BLOCK; s++) {
       add_step(&sums, &moments, input, stride, load_weights(at), load_gain(step));
-      at += WORDS_PER_STEP * LANES;
+      at += WORDS_PER_STEP * TILES;
       input += 1u;
       step += 1u;
     }
     finish_block(&total, &sums, &moments, load_scales(scales));
-    scales += SCALE_WORDS * LANES;
+    scales += SCALE_WORDS * TILES;
   }
   emit_rows(total, moments, row, quad);
 }

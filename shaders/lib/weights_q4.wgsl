@@ -4,8 +4,8 @@
 const STEPS_PER_BLOCK = 4u;
 const SCALE_WORDS = 1u;
 
-fn load_scale(at: u32) -> Scale {
-  let word = weights[at];
+fn load_scale(at: u32, quad: u32) -> Scale {
+  let word = weights[at].q[quad];
   let x = unpack2x16float(word.x);
   let y = unpack2x16float(word.y);
   let z = unpack2x16float(word.z);

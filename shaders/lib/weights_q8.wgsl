@@ -4,7 +4,7 @@
 const STEPS_PER_BLOCK = 4u;
 const SCALE_WORDS = 1u;
 
-fn load_scale(at: u32) -> Scale {
-  let scale = bitcast<vec4f>(weights[at]);
+fn load_scale(at: u32, quad: u32) -> Scale {
+  let scale = bitcast<vec4f>(weights[at].q[quad]);
   return Scale(scale, -128.0 * scale);
 }

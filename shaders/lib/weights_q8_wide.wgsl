@@ -4,6 +4,6 @@
 const STEPS_PER_BLOCK = 2u;
 const SCALE_WORDS = 2u;
 
-fn load_scale(at: u32) -> Scale {
-  return Scale(bitcast<vec4f>(weights[at]), bitcast<vec4f>(weights[at + LANES]));
+fn load_scale(at: u32, quad: u32) -> Scale {
+  return Scale(bitcast<vec4f>(weights[at].q[quad]), bitcast<vec4f>(weights[at + TILES].q[quad]));
 }

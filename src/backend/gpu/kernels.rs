@@ -126,24 +126,13 @@ impl Tile {
         }
     }
 
-    /// Quads of outputs a thread computes. On a software adapter one row gains nothing from more than two (1.44 ms for
-    /// 3072 x 576 in 4 bits, against 1.42 with four); several rows do, since activations are loaded half as often.
-    pub const fn quads(self) -> usize {
+    const fn rows_file(self) -> &'static str {
         match self {
-            Self::Rows1 => 4,
-            Self::Rows2 | Self::Rows4 | Self::Rows8 => 4,
-        }
-    }
-
-    const fn files(self) -> [(&'static str, &'static str); 2] {
-        let rows = match self {
             Self::Rows1 => "lib/rows_1.wgsl",
             Self::Rows2 => "lib/rows_2.wgsl",
             Self::Rows4 => "lib/rows_4.wgsl",
             Self::Rows8 => "lib/rows_8.wgsl",
-        };
-        let quads = if self.quads() == 2 { "lib/quads_2.wgsl" } else { "lib/quads_4.wgsl" };
-        [("rows", rows), ("quads", quads)]
+        }
     }
 }
 
@@ -188,7 +177,7 @@ impl Variant {
             choices.push(("weights", weights_file(format)));
         }
         if let Some(tile) = self.tile {
-            choices.extend(tile.files());
+            choices.push(("rows", tile.rows_file()));
             choices.push((
                 "input",
                 if self.kernel == Kernel::Qkv { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" },

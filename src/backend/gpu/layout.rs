@@ -7,8 +7,8 @@ use crate::speculate::tree::Tree;
 
 /// Floats in a `vec4f`, the unit of most kernels.
 pub const QUAD: usize = 4;
-/// Lanes that share a group of packed weights; `LANES` in shaders/lib/packed.wgsl.
-pub const LANES: usize = crate::model::packing::LANES;
+/// Quads of outputs one thread computes; `QUADS` in shaders/lib/packed.wgsl.
+pub const TILE_QUADS: usize = 4;
 /// Positions of one chunk; `CHUNK` in shaders/lib/attention_shape.wgsl.
 pub const CHUNK: usize = 16;
 /// Quads of logits one thread reduces; `CHUNK_QUADS` in shaders/lib/sampling.wgsl.

@@ -5,7 +5,7 @@ use super::device::Gpu;
 use super::kernels::{Kernel, Kernels, Tile, Variant};
 use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
-    row_stride,
+    TILE_QUADS, row_stride,
 };
 use super::weights::{GpuMatrix, GpuWeights};
 use crate::backend::MAX_ROWS;
@@ -127,10 +127,7 @@ impl Launch {
         let rows = size.rows as u32;
         let (x, y, z) = match self.grid {
             Grid::Items(items) => (threads(items), rows, 1),
-            Grid::Quads(quads) => {
-                let (tile_rows, tile_quads) = variant.tile.map_or((1, 1), |tile| (tile.rows(), tile.quads()));
-                (threads(quads.div_ceil(tile_quads)), size.rows.div_ceil(tile_rows) as u32, 1)
-            }
+            Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(size.tile.rows()) as u32, 1),
             Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
             Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
             Grid::Rows => (rows, 1, 1),

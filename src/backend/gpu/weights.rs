@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::device::Gpu;
-use super::layout::{LANES, MatmulShape, QUAD, row_stride};
+use super::layout::{MatmulShape, QUAD, TILE_QUADS, row_stride};
 use super::readback;
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
@@ -57,7 +57,7 @@ impl GpuMatrix {
             quads: rows.div_ceil(QUAD) as u32,
             first_quad: (first_row / QUAD) as u32,
             blocks: self.layout.cols.div_ceil(block) as u32,
-            group_stride: (self.layout.group_words() / QUAD) as u32,
+            group_stride: (self.layout.group_words() / (QUAD * TILE_QUADS)) as u32,
             input_stride: (row_stride(self.layout.cols) / STEP_VALUES) as u32,
             output_stride: (output_stride / QUAD) as u32,
             columns: self.layout.cols as u32,
@@ -181,8 +181,8 @@ impl WeightSink for GpuWeights {
     }
 }
 
-/// Words of one group of 64 rows, in `vec4u`, must be a whole number: rows come in quads.
-const _: () = assert!(GROUP_ROWS == LANES * QUAD);
+/// A group is a whole number of tiles.
+const _: () = assert!(GROUP_ROWS % (QUAD * TILE_QUADS) == 0);
 
 /// The model sizes that kernels rely on.
 ///
