@@ -2,6 +2,8 @@
 //!
 //! Read from the text, not from a compiled crate, so a rule also holds for code that this platform does not compile.
 
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
 use std::fs;
 use std::path::Path;
 

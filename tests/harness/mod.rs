@@ -15,12 +15,13 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use draftree::backend::cpu::{CpuBackend, CpuWeights};
-use draftree::backend::gpu::device::Gpu;
+use draftree::backend::gpu::device::{DeviceCaps, Gpu};
 use draftree::backend::gpu::{GpuBackend, GpuWeights};
-use draftree::backend::{Backend, FinishReason};
+use draftree::backend::{Backend, FinishReason, GenerationSetup};
 use draftree::engine::{Engine, GenerateOptions, GenerationStats, Prompt, TextParts};
 use draftree::model::files::FileSource;
 use draftree::model::{ByteSource, Checkpoint, stream_weights};
+use draftree::sampling::SamplingParams;
 use draftree::speculate::tree::Tree;
 pub use model_files::shared;
 use pollster::block_on;
@@ -62,9 +63,15 @@ pub fn cpu(source: &impl ByteSource) -> CpuBackend {
 
 /// A model on a device of its own.
 pub fn gpu(source: &impl ByteSource) -> GpuBackend {
+    gpu_with(source, |_| {})
+}
+
+/// A model on a device that is taken for another one: `change` alters what kernels and buffers are fitted to.
+pub fn gpu_with(source: &impl ByteSource, change: impl FnOnce(&mut DeviceCaps)) -> GpuBackend {
     let checkpoint = open(source);
-    let gpu = block_on(Gpu::request())
+    let mut gpu = block_on(Gpu::request())
         .unwrap_or_else(|e| panic!("these tests run on a GPU and fail without one (Mesa's lavapipe will do): {e}"));
+    change(&mut gpu.caps);
     let mut weights = GpuWeights::new(gpu.clone());
     block_on(stream_weights(&checkpoint, source, &mut weights, &mut |_, _| {})).expect("the weights are sound");
     block_on(GpuBackend::new(checkpoint.config, weights, gpu, None)).expect("the model fits the device")
@@ -140,7 +147,35 @@ pub fn prefill<B: Backend>(backend: &mut B, start: usize, tokens: &[u32]) {
     block_on(backend.prefill(start, tokens)).expect("the device works");
 }
 
-/// The bits of every float, so that a comparison takes nothing for equal that is not.
-pub fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+/// Asserts that two rows are the same to the last bit, so that nothing passes for equal that is not.
+pub fn assert_same_bits(found: &[f32], expected: &[f32], place: &str) {
+    assert_eq!(found.len(), expected.len(), "{place}: one row each");
+    let mut pairs = found.iter().zip(expected);
+    if let Some(at) = pairs.position(|(found, expected)| found.to_bits() != expected.to_bits()) {
+        let different = found.iter().zip(expected).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        let (found, expected) = (found[at], expected[at]);
+        panic!("{place}: value {at} is {found:e}, expected {expected:e} to the last bit; {different} values differ");
+    }
+}
+
+/// One plain decode step at a time until `count` tokens are there, with `depth` steps in flight; the backend is then halted.
+pub fn decode<B: Backend>(backend: &mut B, start: usize, root: u32, setup: &GenerationSetup, depth: usize) -> Vec<u32> {
+    backend.begin(start, root, setup).expect("the generation is sound");
+    let (mut tokens, mut in_flight) = (Vec::new(), 0);
+    while tokens.len() < setup.max_tokens as usize {
+        while in_flight < depth {
+            block_on(backend.submit_step()).expect("the device works");
+            in_flight += 1;
+        }
+        tokens.extend(block_on(backend.next_record()).expect("the device works").tokens);
+        in_flight -= 1;
+    }
+    backend.halt();
+    tokens
+}
+
+/// A generation that nothing ends but its length.
+pub fn setup(sampling: SamplingParams, prompt: &[u32], max_tokens: u32, vocab_size: usize) -> GenerationSetup {
+    let valid_tokens = vocab_size as u32;
+    GenerationSetup { sampling, end_tokens: Vec::new(), max_tokens, prompt: prompt.to_vec(), valid_tokens }
 }

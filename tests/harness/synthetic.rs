@@ -40,6 +40,9 @@ impl Model {
         head_scale: 1.0,
     };
 
+    /// Sizes of which a K-quant's block of 256 fills a row.
+    pub const WIDE: Self = Self { hidden: 256, ffn: 256, heads: 8, head_dim: 32, ..Self::RAGGED };
+
     /// Its file.
     pub fn source(&self) -> MemorySource {
         MemorySource::new([("synthetic.gguf", self.gguf().bytes())])
