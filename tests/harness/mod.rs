@@ -2,7 +2,7 @@
 //!
 //! Nothing here skips for want of a GPU: a machine without an adapter fails the tests of the GPU backend, with the reason.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
 #[path = "../model_files/mod.rs"]
 pub mod model_files;
