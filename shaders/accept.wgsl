@@ -1,6 +1,6 @@
 // Ends a step: chooses every row's token from the candidates, emits, decides whether the text ends, and leaves the tree of the
 // next step and this step's record. The root's keys and values become part of the context by counting it in.
-// One workgroup; thread i reduces row i, thread 0 does the rest. Oracle: `accept` in src/speculate/accept.rs.
+// One workgroup; thread i reduces row i, thread 0 does the rest. Oracle: `accept` in src/backend/cpu/mod.rs.
 #import "lib/state.wgsl"
 #import "lib/sampling.wgsl"
 

@@ -1,5 +1,5 @@
 // The state of a generation: what a step reads, and what its last kernel rewrites for the next one.
-// Mirrored by `StepState` in src/backend/gpu/layout.rs; both must keep the same order.
+// Mirrored by `StateHead` in src/backend/gpu/layout.rs, and the offsets behind it; both must keep the same order.
 
 // Rows in one pass at most: the largest tree, and the largest chunk of a prompt.
 const MAX_ROWS = 64u;

@@ -16,10 +16,8 @@ use crate::model::ModelConfig;
 use crate::sampling::SamplingParams;
 use crate::speculate::tree::Tree;
 
+pub use crate::speculate::tree::MAX_ROWS;
 pub use kv_slots::KvSlots;
-
-/// Rows in one pass at most: the largest tree, and the largest chunk of a prompt.
-pub const MAX_ROWS: usize = 64;
 
 /// End tokens a generation can have at most.
 pub const MAX_END_TOKENS: usize = 32;

@@ -338,7 +338,10 @@ impl<B: Backend> Engine<B> {
     }
 
     fn end(&mut self, session: &mut Session) {
-        session.stats.finish(self.backend.counters());
+        // Before its first step the counters are still those of the generation before.
+        if session.deciding {
+            session.stats.finish(self.backend.counters());
+        }
         self.backend.halt();
     }
 

@@ -7,7 +7,7 @@
 pub mod noise;
 mod params;
 
-pub use params::SamplingParams;
+pub use params::{MIN_TEMPERATURE, SamplingParams};
 
 /// What penalties know of the tokens before a row: `times emitted * 2 + (1 if in the prompt)` per token.
 pub type History = Vec<u32>;

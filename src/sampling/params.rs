@@ -2,10 +2,13 @@
 
 use crate::error::{Error, ErrorCode, Result};
 
+/// Logits divided by less than this would leave the range of float32.
+pub const MIN_TEMPERATURE: f32 = 1e-6;
+
 /// How tokens are chosen. The default is greedy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// 0 = greedy; else logits are divided by it.
+    /// 0 = greedy; else logits are divided by it, and it is at least [`MIN_TEMPERATURE`].
     pub temperature: f32,
     /// Keep the k most likely tokens; 0 = off.
     pub top_k: u32,
@@ -61,7 +64,9 @@ impl SamplingParams {
     /// # Errors
     /// `InvalidOption` that names the option, its range and what was given.
     pub fn validate(&self, vocab_size: usize) -> Result<()> {
-        check("temperature", self.temperature, 0.0, 100.0)?;
+        if self.temperature != 0.0 {
+            check("temperature, where it is not 0,", self.temperature, MIN_TEMPERATURE, 100.0)?;
+        }
         check("topP", self.top_p, f32::MIN_POSITIVE, 1.0)?;
         check("minP", self.min_p, 0.0, 1.0)?;
         check("repetitionPenalty", self.repetition_penalty, 0.01, 100.0)?;

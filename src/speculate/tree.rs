@@ -4,8 +4,10 @@
 //! order and a path ascends. Paths are a table (`[node, depth]` = ancestor), not a bit mask: no word size limits a tree, and
 //! attention finds the row at a position with one look-up.
 
-use crate::backend::MAX_ROWS;
 use crate::error::{Error, ErrorCode, Result};
+
+/// Rows in one pass at most: the largest tree, and the largest chunk of a prompt.
+pub const MAX_ROWS: usize = 64;
 
 /// Draft tokens as a tree, checked when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]

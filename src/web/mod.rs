@@ -24,6 +24,7 @@ use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::{GpuBackend, GpuWeights};
 use crate::engine::{Engine, Session, TextParts};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::weights::layouts;
 use crate::model::{Checkpoint, stream_weights};
 
 type Slot<T> = Rc<RefCell<Option<T>>>;
@@ -283,13 +284,14 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
             let _ = callback.call1(&JsValue::NULL, &event);
         }
     };
-    let mut weights = GpuWeights::new(gpu.clone());
+    let kernels = Kernels::new(gpu.clone());
+    let compiled = kernels.warm_up(&layouts(&checkpoint)?);
+    let mut weights = GpuWeights::new(gpu);
     stream_weights(&checkpoint, &source, &mut weights, &mut |done, total| report("weights", done, total)).await?;
     report("compile", 0, 1);
-    let backend =
-        GpuBackend::new(checkpoint.config.clone(), weights, Kernels::new(gpu), options.context_length).await?;
-    backend.warm_up().await?;
+    compiled.await?;
     report("compile", 1, 1);
+    let backend = GpuBackend::new(checkpoint.config.clone(), weights, kernels.clone(), options.context_length).await?;
     backend.self_check().await?;
     report("check", 1, 1);
     let info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok(), clock::now_ms() - began_ms);

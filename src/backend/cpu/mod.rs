@@ -93,6 +93,25 @@ pub struct CpuBackend {
     running: Option<Running>,
 }
 
+impl Running {
+    /// Ends a step whose row chose `token`: emits it, and decides whether the text ends. Oracle of accept.wgsl.
+    fn accept(&mut self, token: u32, context_length: usize, context_limit: usize) {
+        self.history[token as usize] += 2;
+        self.emitted += 1;
+        self.root = token;
+        self.finish = if self.setup.end_tokens.contains(&token) {
+            Some(FinishReason::Stop)
+        } else if self.emitted >= self.setup.max_tokens {
+            Some(FinishReason::Length)
+        } else if context_length >= context_limit {
+            Some(FinishReason::Context)
+        } else {
+            None
+        };
+        self.records.push_back(StepRecord { tokens: vec![token], finish: self.finish, context_length });
+    }
+}
+
 impl CpuBackend {
     /// A model of these weights; `context` caps the context length.
     ///
@@ -190,20 +209,7 @@ impl CpuBackend {
         sampling::process_logits(&mut logits, &running.history, &running.setup.sampling);
         let token = sampling::sample(&logits, start as u32 + 1, &running.setup.sampling);
         self.commit(start, rows);
-        running.history[token as usize] += 2;
-        running.emitted += 1;
-        running.root = token;
-        let context_length = start + 1;
-        running.finish = if running.setup.end_tokens.contains(&token) {
-            Some(FinishReason::Stop)
-        } else if running.emitted >= running.setup.max_tokens {
-            Some(FinishReason::Length)
-        } else if context_length >= self.context_limit {
-            Some(FinishReason::Context)
-        } else {
-            None
-        };
-        running.records.push_back(StepRecord { tokens: vec![token], finish: running.finish, context_length });
+        running.accept(token, start + 1, self.context_limit);
         Ok(())
     }
 }

@@ -68,7 +68,7 @@ impl Gpu {
             .map_err(|e| Error::new(ErrorCode::NoAdapter, format!("the WebGPU adapter gave no device: {e}")))?;
         let caps = DeviceCaps::new(&adapter.get_info(), &limits, timestamps);
         let fault = Arc::new(Mutex::new(None));
-        watch(&device, &fault);
+        remember_faults(&device, &fault);
         Ok(Self { device, queue, caps, fault })
     }
 
@@ -83,23 +83,23 @@ impl Gpu {
         }
     }
 
-    /// Runs `allocate` and reports what the device says of it.
+    /// Watches for what the device says of the calls from now on, until [`Watch::report`].
+    pub fn watch(&self) -> Watch {
+        Watch {
+            gpu: self.clone(),
+            memory: self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory),
+            validation: self.device.push_error_scope(wgpu::ErrorFilter::Validation),
+        }
+    }
+
+    /// Runs `allocate` and waits for what the device says of it.
     ///
     /// # Errors
-    /// `OutOfMemory` when the memory is not there; a validation error as `Internal`.
+    /// As [`Watch::report`].
     pub async fn scoped<T>(&self, what: &str, allocate: impl FnOnce() -> T) -> Result<T> {
-        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let watch = self.watch();
         let result = allocate();
-        let validation = validation.pop();
-        let memory = memory.pop();
-        if let Some(e) = memory.await {
-            return Err(out_of_memory(what, &e));
-        }
-        if let Some(e) = validation.await {
-            return Err(Error::new(ErrorCode::Internal, format!("{what}: {e}")));
-        }
-        self.check()?;
+        watch.report(what).await?;
         Ok(result)
     }
 
@@ -157,6 +157,35 @@ impl DeviceCaps {
     }
 }
 
+/// Calls under watch; see [`Gpu::watch`].
+pub struct Watch {
+    gpu: Gpu,
+    memory: wgpu::ErrorScopeGuard,
+    validation: wgpu::ErrorScopeGuard,
+}
+
+impl Watch {
+    /// Ends the watch at once; the future tells what the device says of the calls.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when memory is short; `Internal` for a call that the device refuses.
+    pub fn report(self, what: &str) -> impl Future<Output = Result<()>> + use<> {
+        let Self { gpu, memory, validation } = self;
+        let validation = validation.pop();
+        let memory = memory.pop();
+        let what = what.to_owned();
+        async move {
+            if let Some(e) = memory.await {
+                return Err(out_of_memory(&what, &e));
+            }
+            if let Some(e) = validation.await {
+                return Err(Error::new(ErrorCode::Internal, format!("{what}: {e}")));
+            }
+            gpu.check()
+        }
+    }
+}
+
 fn out_of_memory(what: &str, e: &wgpu::Error) -> Error {
     Error::new(
         ErrorCode::OutOfMemory,
@@ -165,7 +194,7 @@ fn out_of_memory(what: &str, e: &wgpu::Error) -> Error {
 }
 
 /// Remembers the first fault; later ones follow from it.
-fn watch(device: &wgpu::Device, fault: &Arc<Mutex<Option<Error>>>) {
+fn remember_faults(device: &wgpu::Device, fault: &Arc<Mutex<Option<Error>>>) {
     let remember = |fault: &Mutex<Option<Error>>, error: Error| {
         if let Ok(mut slot) = fault.lock() {
             slot.get_or_insert(error);

@@ -1,6 +1,6 @@
 //! The kernels, their variants, and the pipelines made of them.
 //!
-//! A pipeline is compiled when it is first asked for, or ahead of time by [`Kernels::warm_up`] while a model loads.
+//! A pipeline is compiled when it is first asked for, or ahead of time by [`Kernels::warm_up`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +9,8 @@ use std::rc::Rc;
 use super::device::Gpu;
 use super::shader::{self, BindingKind};
 use crate::error::Result;
-use crate::model::packing::PackedFormat;
+use crate::model::packing::{PackedFormat, PackedLayout};
+use crate::model::weights::Matrix;
 
 /// Every kernel; file, entry point and timing label bear its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,6 +168,36 @@ impl Variant {
         variants
     }
 
+    /// The variants that load a model's matrices, and all others that a prompt and plain greedy decoding need.
+    pub fn for_model(layouts: &[(Matrix, PackedLayout)]) -> Vec<Self> {
+        let tied = layouts.iter().all(|&(matrix, _)| matrix != Matrix::LmHead);
+        let both = [Tile::Rows1, Tile::LARGEST];
+        let mut variants: Vec<Self> =
+            [Kernel::AttentionScores, Kernel::AttentionValues, Kernel::Norm, Kernel::Sample, Kernel::Accept]
+                .map(|kernel| Self::new(kernel, None, Tile::Rows1))
+                .to_vec();
+        for &(matrix, layout) in layouts {
+            let mut add = |kernel, tiles: &[Tile]| {
+                variants.extend(tiles.iter().map(|&tile| Self::new(kernel, Some(layout.format), tile)));
+            };
+            match matrix {
+                Matrix::Embedding => {
+                    add(Kernel::Embed, &both[..1]);
+                    if tied {
+                        add(Kernel::LmHead, &both[..1]);
+                    }
+                }
+                Matrix::LmHead => add(Kernel::LmHead, &both[..1]),
+                Matrix::Qkv(_) => add(Kernel::Qkv, &both),
+                Matrix::AttentionOut(_) | Matrix::Down(_) => add(Kernel::Project, &both),
+                Matrix::GateUp(_) => add(Kernel::GateUp, &both),
+            }
+        }
+        variants.sort_unstable();
+        variants.dedup();
+        variants
+    }
+
     /// Its WGSL.
     ///
     /// # Errors
@@ -250,6 +281,15 @@ impl Kernels {
         });
         self.pipelines.borrow_mut().insert(variant, pipeline.clone());
         Ok(pipeline)
+    }
+
+    /// Has the device compile what a model of these matrices needs, and does not wait for it: a browser compiles while the weights
+    /// are still being read. The future says whether all of it worked.
+    pub fn warm_up(&self, layouts: &[(Matrix, PackedLayout)]) -> impl Future<Output = Result<()>> + use<> {
+        let watch = self.gpu.watch();
+        let composed = Variant::for_model(layouts).into_iter().try_for_each(|variant| self.pipeline(variant).map(drop));
+        let reported = watch.report("compiling the model's kernels");
+        async move { composed.and(reported.await) }
     }
 
     /// The bind group of a kernel; all its variants share it.

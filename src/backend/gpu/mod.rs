@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use self::cache::Cache;
 use self::device::{DeviceCaps, Gpu};
-use self::kernels::{Kernels, Tile};
+use self::kernels::Kernels;
 use self::layout::{
     FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, RawRecord, SamplingShape, StateHead, TOKENS_OFFSET,
     topology_words,
@@ -131,24 +131,6 @@ impl GpuBackend {
     /// Bytes of the packed weights.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
-    }
-
-    /// Compiles the pipelines of a full prefill chunk and of a plain decode step, so that the first text does not wait for them.
-    ///
-    /// # Errors
-    /// `Internal` when the device refuses a kernel.
-    pub async fn warm_up(&self) -> Result<()> {
-        let greedy = Purpose::Decode { process: false, filter: false };
-        let mut variants: Vec<_> =
-            self.plan.launches(greedy).iter().map(|launch| launch.variant(Tile::Rows1)).collect();
-        variants.extend(self.plan.launches(Purpose::Prefill).iter().map(|launch| launch.variant(Tile::LARGEST)));
-        variants.sort_unstable();
-        variants.dedup();
-        for variant in variants {
-            let name = variant.kernel.name();
-            self.gpu.scoped(name, || self.kernels.pipeline(variant)).await??;
-        }
-        Ok(())
     }
 
     /// Writes the tokens of a pass and, unless it is there already, the shape of its tree.
