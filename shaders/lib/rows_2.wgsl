@@ -23,6 +23,7 @@ fn finish_block(total: ptr<function, Sums>, block: ptr<function, Sums>, moments:
 }
 
 fn emit_rows(total: Sums, moments: Moments, row: u32, quad: u32) {
-  emit_row(row + 0u, quad, total.r0, moments.r0);
-  emit_row(row + 1u, quad, total.r1, moments.r1);
+  var outputs = array<Outputs, ROWS>(total.r0, total.r1);
+  let factors = array<f32, ROWS>(input_factor(moments.r0), input_factor(moments.r1));
+  emit_tile(&outputs, factors, row, quad);
 }

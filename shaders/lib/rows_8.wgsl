@@ -53,12 +53,7 @@ fn finish_block(total: ptr<function, Sums>, block: ptr<function, Sums>, moments:
 }
 
 fn emit_rows(total: Sums, moments: Moments, row: u32, quad: u32) {
-  emit_row(row + 0u, quad, total.r0, moments.r0);
-  emit_row(row + 1u, quad, total.r1, moments.r1);
-  emit_row(row + 2u, quad, total.r2, moments.r2);
-  emit_row(row + 3u, quad, total.r3, moments.r3);
-  emit_row(row + 4u, quad, total.r4, moments.r4);
-  emit_row(row + 5u, quad, total.r5, moments.r5);
-  emit_row(row + 6u, quad, total.r6, moments.r6);
-  emit_row(row + 7u, quad, total.r7, moments.r7);
+  var outputs = array<Outputs, ROWS>(total.r0, total.r1, total.r2, total.r3, total.r4, total.r5, total.r6, total.r7);
+  let factors = array<f32, ROWS>(input_factor(moments.r0), input_factor(moments.r1), input_factor(moments.r2), input_factor(moments.r3), input_factor(moments.r4), input_factor(moments.r5), input_factor(moments.r6), input_factor(moments.r7));
+  emit_tile(&outputs, factors, row, quad);
 }

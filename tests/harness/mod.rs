@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::backend::gpu::device::{DeviceCaps, Gpu};
+use draftree::backend::gpu::kernels::Kernels;
 use draftree::backend::gpu::{GpuBackend, GpuWeights};
 use draftree::backend::{Backend, FinishReason, GenerationSetup};
 use draftree::engine::{Engine, GenerateOptions, GenerationStats, Prompt, TextParts};
