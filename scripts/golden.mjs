@@ -4,7 +4,8 @@
  *
  * A golden file holds, for each prompt, the prompt's tokens and 128 greedy tokens of a float32 reference, with the margin (first logit
  * minus second) of every step. Two float32 implementations differ by about 1e-4 in the logits, so tokens must be equal up to the first
- * step whose margin is below 1e-3; what follows a near-tie may differ and is not compared. Golden files lie in `../shared/golden` where
+ * step whose margin is below 1e-3; what follows a near-tie may differ and is not compared. The five largest logits of the first steps
+ * must agree within 1e-3. Golden files lie in `../shared/golden` where
  * that folder exists; `tests/data` has an extract for the embedded model.
  */
 import { readFile } from 'node:fs/promises';
@@ -28,10 +29,13 @@ import { setup } from './setup.mjs';
  * @property {number[]} prompt_ids
  * @property {number[]} greedy_ids generation did not stop at an end token
  * @property {number[]} margins
+ * @property {{ step: number, top5: [number, number][] }[]} logits the five largest of the first steps
  */
 /** @typedef {{ name: string, compared: number, seconds: number, fault?: string }} Outcome `compared`: steps that had to be equal */
 
 const SMALLEST_MARGIN = 1e-3;
+/** How far a logit may be from the reference. */
+const LARGEST_LOGIT_ERROR = 1e-3;
 const FOLDERS = [path.join(root, '..', 'shared', 'golden'), path.join(root, 'tests', 'data')];
 
 /** Golden files of the known models. @type {Record<string, string>} */
@@ -77,8 +81,24 @@ export async function runCase(model, golden) {
     difference('the tokens of the text', tokenized, promptIds, promptIds.length) ??
     difference('the prompt', result.promptTokens, promptIds, promptIds.length) ??
     difference('step', result.tokens, ids, compared) ??
-    (result.tokens.length === ids.length ? undefined : `${result.tokens.length} tokens written (${result.finishReason}), expected ${ids.length}`);
+    (result.tokens.length === ids.length ? undefined : `${result.tokens.length} tokens written (${result.finishReason}), expected ${ids.length}`) ??
+    (await logitsFault(model, golden));
   return { name, compared, seconds, ...(fault === undefined ? {} : { fault }) };
+}
+
+/**
+ * The first logit that is further from the reference than float32 allows.
+ * @param {import('./headless.mjs').HeadlessModel} model @param {Case} golden
+ */
+async function logitsFault(model, { prompt_ids: promptIds, greedy_ids: ids, logits }) {
+  for (const { step, top5 } of logits) {
+    const found = await model.logits([...promptIds, ...ids.slice(0, step)], top5.map(([id]) => id));
+    for (const [i, [id, expected]] of top5.entries()) {
+      const off = Math.abs((found[i] ?? NaN) - expected);
+      if (!(off <= LARGEST_LOGIT_ERROR)) return `logit of token ${id} at step ${step}: ${found[i]}, expected ${expected}`;
+    }
+  }
+  return undefined;
 }
 
 /**

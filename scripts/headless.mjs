@@ -143,6 +143,18 @@ export class HeadlessModel {
   tokenize(text) {
     return this.#session.page.evaluate(async (text) => [...(await /** @type {any} */ (globalThis).model.tokenize(text))], text);
   }
+
+  /** The logits of some tokens after `ids`. @param {number[]} ids @param {number[]} wanted @returns {Promise<number[]>} */
+  logits(ids, wanted) {
+    return this.#session.page.evaluate(
+      async (ids, wanted) => {
+        const logits = await /** @type {any} */ (globalThis).model.nextLogits(ids);
+        return wanted.map((/** @type {number} */ id) => logits[id]);
+      },
+      ids,
+      wanted,
+    );
+  }
 }
 
 /**

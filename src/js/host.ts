@@ -171,6 +171,8 @@ export class Host {
           return model.detokenize(call.ids);
         case 'applyChatTemplate':
           return model.applyChatTemplate(call.messages, call.addGenerationPrompt);
+        case 'nextLogits':
+          return model.nextLogits(call.ids);
         case 'benchmark':
           return model.benchmark(call.options);
         case 'reset':

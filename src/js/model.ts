@@ -130,6 +130,14 @@ export class Model {
     await this.#channel.call({ method: 'reset' });
   }
 
+  /**
+   * The logits of every token that could follow `ids`, before any sampling: one number for each id of the vocabulary. They are computed
+   * from an empty cache, which the next `generate` then finds replaced. For measuring, scoring and comparing engines.
+   */
+  nextLogits(ids: ArrayLike<number>): Promise<Float32Array> {
+    return this.#channel.call({ method: 'nextLogits', ids: Uint32Array.from(ids) });
+  }
+
   /** Time the passes of this model on this device. What can be asked and what comes back is for tools, and may change. */
   benchmark(options: Record<string, unknown> = {}): Promise<Record<string, unknown>> {
     return this.#channel.call({ method: 'benchmark', options });

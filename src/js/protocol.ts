@@ -29,6 +29,7 @@ export type Call =
   | { method: 'tokenize'; text: string; addBos?: boolean }
   | { method: 'detokenize'; ids: Uint32Array }
   | { method: 'applyChatTemplate'; messages: Message[]; addGenerationPrompt: boolean }
+  | { method: 'nextLogits'; ids: Uint32Array }
   | { method: 'benchmark'; options: Record<string, unknown> }
   | { method: 'reset' }
   | { method: 'dispose' };
@@ -38,6 +39,7 @@ export interface Answers {
   tokenize: Uint32Array;
   detokenize: string;
   applyChatTemplate: string;
+  nextLogits: Float32Array;
   benchmark: Record<string, unknown>;
   reset: undefined;
   dispose: undefined;

@@ -30,6 +30,7 @@ export class Model {
   detokenize(ids: Uint32Array): string;
   applyChatTemplate(messages: Message[], addGenerationPrompt?: boolean): string;
   start(request: CoreRequest): Promise<Generation>;
+  nextLogits(ids: Uint32Array): Promise<Float32Array>;
   benchmark(options: Record<string, unknown>): Promise<Record<string, unknown>>;
   reset(): void;
   free(): void;
