@@ -59,7 +59,7 @@ export async function readGolden(name) {
   throw new Failure('load_failed', `There is no golden file ${name}.json in ${FOLDERS.map((folder) => path.relative(root, folder)).join(' or ')}.`);
 }
 
-/** How many steps of a case have to be equal. @param {Case} golden */
+/** How many steps of a case have to be equal. @param {Pick<Case, 'greedy_ids' | 'margins'>} golden */
 export function stepsToCompare({ margins, greedy_ids: ids }) {
   const nearTie = margins.findIndex((margin) => margin < SMALLEST_MARGIN);
   return nearTie < 0 ? ids.length : nearTie;

@@ -22,6 +22,11 @@ fn unpack(a: vec4u, b: vec4u, c: vec4u, d: vec4u) -> Step {
   return Step(even(a), odd(a), even(b), odd(b), even(c), odd(c), even(d), odd(d));
 }
 
+fn load_scales(at: u32) -> Scales {
+  let one = load_scale(at, 0u);
+  return Scales(one, one, one, one);
+}
+
 fn load_scale(at: u32, quad: u32) -> Scale {
   return Scale(vec4f(1.0), vec4f(0.0));
 }

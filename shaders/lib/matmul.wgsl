@@ -20,13 +20,8 @@ struct Input { octet: Octet, moment: Moment }
 
 // The sums of a row's 16 outputs.
 struct Outputs { q0: vec4f, q1: vec4f, q2: vec4f, q3: vec4f }
-struct Scales { q0: Scale, q1: Scale, q2: Scale, q3: Scale }
 
 #import rows
-
-fn load_scales(at: u32) -> Scales {
-  return Scales(load_scale(at, 0u), load_scale(at, 1u), load_scale(at, 2u), load_scale(at, 3u));
-}
 
 fn multiply(sums: Outputs, weights: Weights, x: Octet) -> Outputs {
   return Outputs(
@@ -77,22 +72,14 @@ fn matmul(tile: u32, row: u32) {
   let blocks = shape.blocks;
   let stride = shape.input_stride;
   let base = tile_base(tile);
-  var at = base;
-  var scales = base + blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * TILES;
-  var input = row * stride;
-  var step = 0u;
+  let scales = base + blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * TILES;
   var total = Sums();
   var moments = Moments();
   for (var block = 0u; block < blocks; block++) {
     var sums = Sums();
-    for (var s = 0u; s < STEPS_PER_BLOCK; s++) {
-      add_step(&sums, &moments, input, stride, load_weights(at), load_gain(step));
-      at += WORDS_PER_STEP * TILES;
-      input += 1u;
-      step += 1u;
-    }
-    finish_block(&total, &sums, &moments, load_scales(scales));
-    scales += SCALE_WORDS * TILES;
+    let step = block * STEPS_PER_BLOCK;
+    add_block(&sums, &moments, base + step * WORDS_PER_STEP * TILES, row * stride + step, stride, step);
+    finish_block(&total, &sums, &moments, load_scales(scales + block * SCALE_WORDS * TILES));
   }
   emit_rows(total, moments, row, quad);
 }

@@ -15,6 +15,8 @@ fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32,
   (*moments).r1 = x1.moment;
 }
 
+#import "lib/block_loop.wgsl"
+
 fn finish_block(total: ptr<function, Sums>, block: ptr<function, Sums>, moments: ptr<function, Moments>, scales: Scales) {
   (*total).r0 = apply_scales((*total).r0, (*block).r0, scales, (*moments).r0.sum);
   (*moments).r0.sum = 0.0;

@@ -28,6 +28,11 @@ fn unpack(a: vec4u, b: vec4u, c: vec4u, d: vec4u, e: vec4u, f: vec4u, g: vec4u, 
     bitcast<vec4f>(e), bitcast<vec4f>(f), bitcast<vec4f>(g), bitcast<vec4f>(h));
 }
 
+fn load_scales(at: u32) -> Scales {
+  let one = load_scale(at, 0u);
+  return Scales(one, one, one, one);
+}
+
 fn load_scale(at: u32, quad: u32) -> Scale {
   return Scale(vec4f(1.0), vec4f(0.0));
 }

@@ -49,6 +49,11 @@ pub enum Vector {
 /// What takes the weights.
 #[allow(async_fn_in_trait, reason = "one thread everywhere: no caller needs a Send future")]
 pub trait WeightSink {
+    /// The format to pack a matrix in, given the smallest that holds its values exactly: that one, or a wider one.
+    fn format(&self, smallest: PackedFormat) -> PackedFormat {
+        smallest
+    }
+
     /// Announces a matrix, before its first bytes.
     ///
     /// # Errors
@@ -77,6 +82,11 @@ pub async fn stream_weights(
 ) -> Result<()> {
     let mut jobs = plan(checkpoint)?;
     jobs.sort_by_key(Job::position);
+    for job in &mut jobs {
+        if let Job::Matrix(_, plan) = job {
+            plan.layout.format = sink.format(plan.layout.format);
+        }
+    }
     let mut stream =
         Stream { source, sink, buffers: Buffers::default(), progress, done: 0, total: checkpoint.weight_bytes() };
     (stream.progress)(0, stream.total);

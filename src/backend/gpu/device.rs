@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::packing::PackedFormat;
 
 /// A device with its queue. Cheap to clone; all clones are the same device.
 #[derive(Debug, Clone)]
@@ -134,6 +135,15 @@ impl Gpu {
 }
 
 impl DeviceCaps {
+    /// The packed format that suits the device, given the smallest that holds a matrix exactly. A processor that emulates a GPU
+    /// spends a sixth of a 4-bit product on half-precision scales, and has memory to spare.
+    pub fn weight_format(&self, smallest: PackedFormat) -> PackedFormat {
+        match smallest {
+            PackedFormat::Q4 if self.software => PackedFormat::Q4Wide,
+            other => other,
+        }
+    }
+
     fn new(info: &wgpu::AdapterInfo, limits: &wgpu::Limits, timestamps: bool) -> Self {
         let mut description = [info.name.as_str(), info.driver.as_str(), info.driver_info.as_str()]
             .into_iter()

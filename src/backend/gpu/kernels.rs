@@ -169,16 +169,16 @@ impl Variant {
     }
 
     /// The variants that load a model's matrices, and all others that a prompt and plain greedy decoding need.
-    pub fn for_model(layouts: &[(Matrix, PackedLayout)]) -> Vec<Self> {
-        let tied = layouts.iter().all(|&(matrix, _)| matrix != Matrix::LmHead);
+    pub fn for_model(formats: &[(Matrix, PackedFormat)]) -> Vec<Self> {
+        let tied = formats.iter().all(|&(matrix, _)| matrix != Matrix::LmHead);
         let both = [Tile::Rows1, Tile::LARGEST];
         let mut variants: Vec<Self> =
             [Kernel::AttentionScores, Kernel::AttentionValues, Kernel::Norm, Kernel::Sample, Kernel::Accept]
                 .map(|kernel| Self::new(kernel, None, Tile::Rows1))
                 .to_vec();
-        for &(matrix, layout) in layouts {
+        for &(matrix, format) in formats {
             let mut add = |kernel, tiles: &[Tile]| {
-                variants.extend(tiles.iter().map(|&tile| Self::new(kernel, Some(layout.format), tile)));
+                variants.extend(tiles.iter().map(|&tile| Self::new(kernel, Some(format), tile)));
             };
             match matrix {
                 Matrix::Embedding => {
@@ -286,8 +286,11 @@ impl Kernels {
     /// Has the device compile what a model of these matrices needs, and does not wait for it: a browser compiles while the weights
     /// are still being read. The future says whether all of it worked.
     pub fn warm_up(&self, layouts: &[(Matrix, PackedLayout)]) -> impl Future<Output = Result<()>> + use<> {
+        let formats: Vec<_> =
+            layouts.iter().map(|(matrix, layout)| (*matrix, self.gpu.caps.weight_format(layout.format))).collect();
         let watch = self.gpu.watch();
-        let composed = Variant::for_model(layouts).into_iter().try_for_each(|variant| self.pipeline(variant).map(drop));
+        let composed =
+            Variant::for_model(&formats).into_iter().try_for_each(|variant| self.pipeline(variant).map(drop));
         let reported = watch.report("compiling the model's kernels");
         async move { composed.and(reported.await) }
     }

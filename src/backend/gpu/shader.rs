@@ -27,6 +27,8 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "sample.wgsl",
     "threshold.wgsl",
     "lib/attention_shape.wgsl",
+    "lib/block_loop.wgsl",
+    "lib/block_unrolled.wgsl",
     "lib/bytes.wgsl",
     "lib/halves.wgsl",
     "lib/input_normed.wgsl",
@@ -48,6 +50,7 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "lib/weights_q4_wide.wgsl",
     "lib/weights_q8.wgsl",
     "lib/weights_q8_wide.wgsl",
+    "lib/wide_scales.wgsl",
 ];
 
 /// The text of `path` with its imports, each file once; `choices` maps `#import name` to a file.

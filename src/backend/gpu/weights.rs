@@ -124,6 +124,10 @@ fn missing(what: &str) -> Error {
 }
 
 impl WeightSink for GpuWeights {
+    fn format(&self, smallest: PackedFormat) -> PackedFormat {
+        self.gpu.caps.weight_format(smallest)
+    }
+
     fn begin(&mut self, matrix: Matrix, layout: PackedLayout) -> Result<()> {
         let group_bytes = layout.group_words() as u64 * 4;
         let groups_per_part = (self.gpu.caps.max_binding_bytes / group_bytes) as usize;
