@@ -3,6 +3,7 @@
 //! Every call that can fail throws an `Error` with a `code`. Handles keep their state in an `Option` that a running call takes
 //! out, so an overlapping call is an error with code `busy`, never a panic of the borrow checker.
 
+mod adapter;
 mod benchmark;
 mod clock;
 mod errors;
@@ -273,7 +274,7 @@ fn busy() -> Error {
 async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>) -> Result<Model> {
     let began_ms = clock::now_ms();
     let options = if options.is_undefined() { LoadOptions::default() } else { from_js("load options", options)? };
-    require_webgpu()?;
+    let adapter = adapter::name().await?;
     let source = JsSource::new(source)?;
     let checkpoint = Checkpoint::open(&source).await?;
     let text = TextParts::new(&checkpoint, clock::local_seconds)?;
@@ -294,25 +295,16 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
     let backend = GpuBackend::new(checkpoint.config.clone(), weights, kernels.clone(), options.context_length).await?;
     backend.self_check().await?;
     report("check", 1, 1);
-    let info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok(), clock::now_ms() - began_ms);
+    let mut info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok());
+    info.load_ms = clock::now_ms() - began_ms;
+    if !adapter.is_empty() {
+        info.adapter.description = adapter;
+    }
     Ok(Model {
         engine: Rc::new(RefCell::new(Some(Engine::new(backend, text, clock::now_ms)))),
         generating: Rc::default(),
         info,
     })
-}
-
-fn require_webgpu() -> Result<()> {
-    let navigator = js_sys::Reflect::get(&js_sys::global(), &"navigator".into()).unwrap_or(JsValue::UNDEFINED);
-    let gpu = js_sys::Reflect::get(&navigator, &"gpu".into()).unwrap_or(JsValue::UNDEFINED);
-    if gpu.is_undefined() || gpu.is_null() {
-        return Err(Error::new(
-            ErrorCode::WebGpuUnavailable,
-            "this browser has no WebGPU (navigator.gpu is missing); use a current Chrome, Edge, Firefox or Safari on a secure \
-             (https or localhost) page",
-        ));
-    }
-    Ok(())
 }
 
 impl AdapterInfo {
@@ -323,7 +315,7 @@ impl AdapterInfo {
 }
 
 impl ModelInfo {
-    fn new(checkpoint: &Checkpoint, backend: &GpuBackend, has_chat_template: bool, load_ms: f64) -> Self {
+    fn new(checkpoint: &Checkpoint, backend: &GpuBackend, has_chat_template: bool) -> Self {
         let config = backend.config();
         Self {
             name: checkpoint.name.clone(),
@@ -338,7 +330,7 @@ impl ModelInfo {
             has_chat_template,
             adapter: AdapterInfo::new(backend),
             weight_bytes: backend.weight_bytes(),
-            load_ms,
+            load_ms: 0.0,
         }
     }
 }
