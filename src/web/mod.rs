@@ -122,7 +122,7 @@ impl Model {
     #[wasm_bindgen(js_name = nextLogits)]
     pub async fn next_logits(&self, ids: Uint32Array) -> std::result::Result<Vec<f32>, JsValue> {
         let result = async {
-            let mut engine = Taken::from(&self.engine)?;
+            let mut engine = self.idle()?;
             engine.get().next_logits(&ids.to_vec()).await
         };
         result.await.js()
@@ -136,7 +136,7 @@ impl Model {
         let result = async {
             let options =
                 if options.is_undefined() { Default::default() } else { from_js("benchmark options", options)? };
-            let mut engine = Taken::from(&self.engine)?;
+            let mut engine = self.idle()?;
             types::to_js(&benchmark::run(engine.get().backend_mut(), &options, clock::now_ms).await?)
         };
         result.await.js()
@@ -147,7 +147,7 @@ impl Model {
     /// # Errors
     /// An `Error` with code `busy` while a generation runs.
     pub fn reset(&self) -> std::result::Result<(), JsValue> {
-        let result = Taken::from(&self.engine).map(|mut engine| engine.get().forget());
+        let result = self.idle().map(|mut engine| engine.get().forget());
         result.js()
     }
 }
@@ -156,6 +156,11 @@ impl Model {
     fn with<T>(&self, read: impl FnOnce(&GpuEngine) -> Result<T>) -> Result<T> {
         let slot = self.engine.borrow();
         read(slot.as_ref().ok_or_else(busy)?)
+    }
+
+    /// The engine, if no generation holds it: what uses the cache for itself must not pull it from under one.
+    fn idle(&self) -> Result<Taken<'_, GpuEngine>> {
+        if self.generating.get() { Err(busy()) } else { Taken::from(&self.engine) }
     }
 
     fn start_generation(&self, request: JsValue) -> Result<Generation> {
@@ -176,6 +181,15 @@ impl Model {
                 self.generating.set(false);
                 Err(e)
             }
+        }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // While a call runs the engine is out of its slot, and its own end frees it.
+        if let Some(engine) = self.engine.borrow().as_ref() {
+            engine.backend().release();
         }
     }
 }

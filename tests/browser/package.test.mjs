@@ -173,8 +173,9 @@ for (const browserName of browserNames) {
         const afterCancel = await short();
 
         const first = loaded.generate('Once upon a time', { maxTokens: 12 });
-        const busy = await codeOf(loaded.generate('Lily').result);
-        const afterBusy = await textOf(first);
+        await first.next();
+        const busy = [await codeOf(loaded.generate('Lily').result), await codeOf(loaded.nextLogits([1])), await codeOf(loaded.reset())];
+        const afterBusy = (await first.result).text;
         const results = [await broken.result, await aborted.result].map(({ finishReason, text }) => ({ finishReason, text }));
         await loaded.dispose();
         const disposed = [await codeOf(loaded.generate('Lily').result), await codeOf(loaded.tokenize('Lily'))];
@@ -185,7 +186,7 @@ for (const browserName of browserNames) {
       for (const { finishReason } of seen.results) assert.equal(finishReason, 'aborted');
       assert.equal(seen.signalCode.code, 'aborted');
       assert.equal(seen.signalResult.code, 'aborted');
-      assert.equal(seen.busy.code, 'busy');
+      assert.deepEqual(seen.busy.map(({ code }) => code), ['busy', 'busy', 'busy']);
       assert.deepEqual(seen.disposed.map(({ code }) => code), ['disposed', 'disposed']);
     }));
 

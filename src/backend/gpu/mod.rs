@@ -128,6 +128,11 @@ impl GpuBackend {
         self_check(&self.gpu, &self.kernels, &self.weights, &self.config).await
     }
 
+    /// Gives the device and all its memory back at once, without waiting for a garbage collector. Calls fail from now on.
+    pub fn release(&self) {
+        self.gpu.device.destroy();
+    }
+
     /// Bytes of the packed weights.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
