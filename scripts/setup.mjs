@@ -60,6 +60,12 @@ export function softwareVulkanDriver() {
   return undefined;
 }
 
+/** The description file of the software Vulkan driver that Debian's Chromium brings (SwiftShader), if it is there. */
+export function chromiumVulkanDriver() {
+  const file = '/usr/lib/chromium/vk_swiftshader_icd.json';
+  return existsSync(file) ? file : undefined;
+}
+
 function vulkanLoader() {
   const folders = ['/usr/lib', '/usr/lib64', `/usr/lib/${process.arch === 'arm64' ? 'aarch64' : 'x86_64'}-linux-gnu`];
   return folders.some((folder) => existsSync(path.join(folder, 'libvulkan.so.1')));

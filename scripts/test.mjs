@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * `npm test`: everything, in this order: checks (format, lints, types) · build · Rust natively · the package's JavaScript in Node · both
+ * `npm test`: everything, in this order: build · checks (format, lints, types) · Rust natively · the package's JavaScript in Node · both
  * browsers. Each check counts as one test. A stage that fails does not stop the ones after it, except the build.
  *
  * The last line is the sum, `123 passed, 0 failed, 2 skipped`, read from the runners' own summaries. GPU tests run on Mesa's software
@@ -16,7 +16,7 @@ import { build, reportSizes } from './build.mjs';
 import { describe, runMain } from './failure.mjs';
 import { parseOptions } from './options.mjs';
 import { root, runProgram, say } from './programs.mjs';
-import { setup, softwareVulkanDriver } from './setup.mjs';
+import { chromiumVulkanDriver, setup, softwareVulkanDriver } from './setup.mjs';
 
 /** @typedef {{ passed: number, failed: number, skipped: number }} Counts */
 
@@ -69,17 +69,27 @@ export function tapCounts(report) {
   return { passed: value('pass'), failed: value('fail') + value('cancelled'), skipped: value('skipped') + value('todo') };
 }
 
-/** @returns {Promise<Counts>} */
+/**
+ * All Rust tests on Mesa's driver; and on Chromium's, which runs the same shaders through another compiler, those that compare a row
+ * alone with the same row among others, bit for bit.
+ * @returns {Promise<Counts>}
+ */
 async function runRust() {
-  const driver = softwareVulkanDriver();
+  const counts = await runCargoTests(softwareVulkanDriver(), []);
+  const chromiumDriver = chromiumVulkanDriver();
+  return chromiumDriver ? sum(counts, await runCargoTests(chromiumDriver, ['--test', 'backend_parity', 'a_row_is'])) : counts;
+}
+
+/** @param {string | undefined} driver a Vulkan driver's description file @param {string[]} which arguments that choose tests */
+async function runCargoTests(driver, which) {
   const env = {
-    REQUIRE_GPU: '1',
     CARGO_TERM_COLOR: 'never',
     XDG_RUNTIME_DIR: process.env['XDG_RUNTIME_DIR'] ?? os.tmpdir(),
     ...(driver ? { VK_DRIVER_FILES: driver, VK_ICD_FILENAMES: driver } : {}),
   };
   let output = '';
-  const failed = await fails(runProgram('cargo', ['test', '--release', '--features', 'cli', '--no-fail-fast'], { env, onText: (text) => (output += text) }));
+  const args = ['test', '--release', '--features', 'cli', '--no-fail-fast', ...which];
+  const failed = await fails(runProgram('cargo', args, { env, onText: (text) => (output += text) }));
   return withStatus(cargoCounts(output), failed);
 }
 
@@ -100,6 +110,9 @@ async function runNodeTests(folder) {
   await rm(scratch, { recursive: true });
   return withStatus(counts, failed);
 }
+
+/** @param {Counts} a @param {Counts} b @returns {Counts} */
+const sum = (a, b) => ({ passed: a.passed + b.passed, failed: a.failed + b.failed, skipped: a.skipped + b.skipped });
 
 /** The message of a failure, or nothing. @param {Promise<void>} run */
 const fails = (run) => run.then(() => undefined, (error) => describe(error).message);
@@ -125,8 +138,8 @@ async function runBuild() {
 
 /** @type {Record<string, () => Promise<Counts>>} */
 const stages = {
-  checks: runChecks,
   build: runBuild,
+  checks: runChecks,
   rust: runRust,
   js: () => runNodeTests('tests/js'),
   browser: () => runNodeTests('tests/browser'),
@@ -136,16 +149,16 @@ const stages = {
 async function main(argv) {
   const { values } = parseOptions(argv, { only: { type: 'text', choices: Object.keys(stages), help: 'one stage' } });
   await setup({ browsers: browserNames, vulkan: true, checks: true });
-  const total = { passed: 0, failed: 0, skipped: 0 };
+  let total = { passed: 0, failed: 0, skipped: 0 };
   for (const [name, run] of Object.entries(stages)) {
     const isWanted = values.only === undefined || values.only === name;
-    if (!isWanted && !(name === 'build' && (values.only === 'js' || values.only === 'browser'))) continue;
+    if (!isWanted && !(name === 'build' && values.only !== 'rust')) continue;
     say(`\n— ${name}`);
     const counts = await run().catch((error) => {
       say(`FAILED: ${describe(error).message}`);
       return { passed: 0, failed: 1, skipped: 0 };
     });
-    for (const key of /** @type {const} */ (['passed', 'failed', 'skipped'])) total[key] += counts[key];
+    total = sum(total, counts);
     if (name === 'build' && counts.passed === 0) {
       say('Nothing that needs the package can run.');
       break;
