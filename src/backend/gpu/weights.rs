@@ -186,7 +186,7 @@ impl WeightSink for GpuWeights {
 }
 
 /// A group is a whole number of tiles.
-const _: () = assert!(GROUP_ROWS % (QUAD * TILE_QUADS) == 0);
+const _: () = assert!(GROUP_ROWS.is_multiple_of(QUAD * TILE_QUADS));
 
 /// The model sizes that kernels rely on.
 ///
@@ -198,7 +198,7 @@ pub fn check_sizes(config: &ModelConfig) -> Result<()> {
         ("intermediate_size", config.intermediate_size),
         ("head_dim", config.head_dim),
     ] {
-        if size % QUAD != 0 {
+        if !size.is_multiple_of(QUAD) {
             return Err(Error::new(
                 ErrorCode::UnsupportedModel,
                 format!("{name} must be a multiple of {QUAD} to run on the GPU, found {size}"),
