@@ -27,7 +27,10 @@ impl StopStrings {
             return String::new();
         }
         self.held += piece;
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        // The one that is complete first ends the text, so that it does not matter where pieces are cut.
+        let matches =
+            self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at)));
+        if let Some((_, at)) = matches.min() {
             self.found = true;
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
