@@ -183,3 +183,9 @@ fn smollm2_135m_in_q4_1_writes_the_reference_text() {
 fn qwen2_5_coder_0_5b_in_q4_k_m_writes_the_reference_text() {
     check_large("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M", "qwen2.5-coder-0.5b-instruct.gguf", TensorType::Q5_0);
 }
+
+/// The folder is made from the Q4_1 file by the converter beside the references.
+#[test]
+fn smollm2_135m_in_bf16_writes_the_reference_text() {
+    check_large("SmolLM2-135M-Instruct-bf16", "smollm2-135m-instruct-bf16", TensorType::Bf16);
+}
