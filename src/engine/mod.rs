@@ -201,7 +201,6 @@ impl<B: Backend> Engine<B> {
             deciding: false,
             tokens: Vec::new(),
             text: String::new(),
-            end_tokens: tokenizer.end_ids().to_vec(),
             decoder: StreamDecoder::continuing(true),
             stop: StopStrings::new(&options.stop),
             finish: None,
@@ -302,7 +301,7 @@ impl<B: Backend> Engine<B> {
             session.root = token;
             session.tokens.push(token);
             chunk.tokens.push(token);
-            let ends = record.finish == Some(FinishReason::Stop) && session.end_tokens.contains(&token);
+            let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
             chunk.text += &session.stop.push(&piece);
             if session.stop.found() {

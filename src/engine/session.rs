@@ -24,7 +24,6 @@ pub struct Session {
     pub(super) text: String,
     /// The last token: decided, but not in the cache yet.
     pub(super) root: u32,
-    pub(super) end_tokens: Vec<u32>,
     pub(super) decoder: StreamDecoder,
     pub(super) stop: StopStrings,
     pub(super) finish: Option<FinishReason>,

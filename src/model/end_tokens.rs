@@ -5,10 +5,20 @@
 //! counts. The token that begins a text is among them: where a model produces it, it has begun another document.
 
 /// The end tokens that model families are known to use, where they are control tokens of the vocabulary.
-const END_NAMES: [&str; 6] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<end_of_turn>", "</s>"];
+const END_NAMES: [&str; 9] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|endoftext|>",
+    "<end_of_turn>",
+    "</s>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<EOT>",
+];
 
 /// Whether a control token of this text ends a text.
-pub(super) fn is_end_name(token: &str) -> bool {
+pub(crate) fn is_end_name(token: &str) -> bool {
     END_NAMES.contains(&token)
 }
 

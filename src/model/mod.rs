@@ -9,7 +9,7 @@ pub mod architecture;
 pub mod checkpoint;
 pub mod config;
 mod container;
-mod end_tokens;
+pub(crate) mod end_tokens;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod files;
 pub mod gguf;

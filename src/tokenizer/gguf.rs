@@ -21,22 +21,10 @@ use super::bpe::{Added, Parts, bad, unsupported};
 use super::pieces::Decoding;
 use crate::error::{Error, Result};
 use crate::model::GgufTokenizer;
+use crate::model::end_tokens::is_end_name;
 
 /// Sentencepiece's visible space.
 const SPACE: &str = "\u{2581}";
-
-/// Control tokens that end a turn or a text, by name: files mostly give one end token, and chat models have two.
-const END_TOKENS: &[&str] = &[
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<EOT>",
-    "</s>",
-];
 
 /// `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -162,9 +150,8 @@ fn entries(gguf: &GgufTokenizer) -> impl Iterator<Item = (u32, &String, TokenTyp
 
 /// The end tokens: the one the file names, the end of a turn, and those known by name.
 fn end_ids(gguf: &GgufTokenizer, eos: Option<u32>) -> Vec<u32> {
-    let by_name = entries(gguf)
-        .filter(|(_, text, kind)| *kind == TokenType::Control && END_TOKENS.contains(&text.as_str()))
-        .map(|(id, ..)| id);
+    let by_name =
+        entries(gguf).filter(|(_, text, kind)| *kind == TokenType::Control && is_end_name(text)).map(|(id, ..)| id);
     eos.into_iter().chain(gguf.eot_token_id).chain(by_name).collect()
 }
 

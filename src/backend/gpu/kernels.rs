@@ -305,8 +305,11 @@ impl Kernels {
         format: Option<PackedFormat>,
         resources: &[wgpu::BufferBinding<'_>],
     ) -> Result<wgpu::BindGroup> {
-        let source = Variant::new(kernel, format, Tile::Rows1).source()?;
-        let layout = self.layout(kernel, &source);
+        let known = self.layouts.borrow().get(&kernel).cloned();
+        let layout = match known {
+            Some(layout) => layout,
+            None => self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source()?),
+        };
         let entries: Vec<_> = resources
             .iter()
             .enumerate()

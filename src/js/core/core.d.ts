@@ -29,7 +29,7 @@ export class Model {
   tokenize(text: string, addBos?: boolean): Uint32Array;
   detokenize(ids: Uint32Array): string;
   applyChatTemplate(messages: Message[], addGenerationPrompt?: boolean): string;
-  start(request: CoreRequest): Promise<Generation>;
+  start(request: CoreRequest): Generation;
   nextLogits(ids: Uint32Array): Promise<Float32Array>;
   benchmark(options: Record<string, unknown>): Promise<Record<string, unknown>>;
   reset(): void;
