@@ -51,7 +51,7 @@ fn apply_scale(total: vec4f, block: vec4f, scale: Scale, input_sum: f32) -> vec4
 // most of a second less at load.
 fn emit_tile(outputs: ptr<function, array<Outputs, ROWS>>, factors: array<f32, ROWS>, row: u32, quad: u32) {
   var factor = factors;
-  let rows = min(ROWS, state.rows - row);
+  let rows = min(ROWS, pass_rows() - row);
   let quads = min(QUADS, shape.quads - quad);
   for (var r = 0u; r < rows; r++) {
     let sums = (*outputs)[r];
@@ -65,7 +65,7 @@ fn emit_tile(outputs: ptr<function, array<Outputs, ROWS>>, factors: array<f32, R
 // The tile of thread `tile` (along the outputs) for the rows from `row` on.
 fn matmul(tile: u32, row: u32) {
   let quad = tile * QUADS;
-  if (quad >= shape.quads || row >= state.rows || state.finish != 0u) {
+  if (quad >= shape.quads || row >= pass_rows() || state.finish != 0u) {
     return;
   }
   // Read once: a load costs as much in the loop as the weights it serves.

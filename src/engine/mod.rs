@@ -4,24 +4,37 @@
 //! for the oldest record only. The engine is generic over the backend and knows no browser; what it needs of the platform is a
 //! clock.
 
+mod drafting;
 mod pacing;
 mod session;
 mod stats;
 mod stop;
 
+pub use self::drafting::{DEFAULT_MAX_NODES, Drafters};
+use self::drafting::{DraftControl, DraftTrack};
 use self::pacing::Pacer;
 pub use self::session::{Chunk, Session};
-pub use self::stats::GenerationStats;
+pub use self::stats::{Acceptance, DraftStats, GenerationStats};
 use self::stop::StopStrings;
-use crate::backend::{Backend, FinishReason, GenerationSetup, KvSlots, MAX_END_TOKENS, StepRecord};
+use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, KvSlots, MAX_END_TOKENS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
 use crate::sampling::SamplingParams;
+use crate::speculate::accept::AcceptRule;
+use crate::speculate::controller::PassCosts;
+use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
+use crate::speculate::{Source, Sources};
 use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
 
 /// Steps in flight at most.
 pub const MAX_STEPS_IN_FLIGHT: usize = 32;
+
+/// Drafters that need nothing but the text.
+const AVAILABLE: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
+
+/// Milliseconds that may be spent on measuring passes.
+const MEASURE_MS: f64 = 300.0;
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
@@ -51,6 +64,14 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Steps in flight; found by measurement when absent.
     pub steps_in_flight: Option<usize>,
+    /// Who drafts.
+    pub draft: Drafters,
+    /// The shape of draft trees.
+    pub tree: Shape,
+    /// Nodes of a grown tree at most, the root included.
+    pub max_nodes: Option<usize>,
+    /// Which drafted tokens pass.
+    pub accept: AcceptRule,
 }
 
 impl Default for GenerateOptions {
@@ -61,6 +82,10 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             ignore_eos: false,
             steps_in_flight: None,
+            draft: Drafters::Auto,
+            tree: Shape::Grown,
+            max_nodes: None,
+            accept: AcceptRule::Exact,
         }
     }
 }
@@ -108,13 +133,21 @@ pub struct Engine<B> {
     text: TextParts,
     slots: KvSlots,
     pacer: Pacer,
+    control: DraftControl,
     clock: Clock,
 }
 
 impl<B: Backend> Engine<B> {
     /// An engine with an empty cache.
     pub fn new(backend: B, text: TextParts, clock: Clock) -> Self {
-        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), clock }
+        Self {
+            backend,
+            text,
+            slots: KvSlots::default(),
+            pacer: Pacer::default(),
+            control: DraftControl::new(PassCosts::from_measured(&[])),
+            clock,
+        }
     }
 
     /// The backend.
@@ -137,6 +170,40 @@ impl<B: Backend> Engine<B> {
     pub fn forget(&mut self) {
         self.backend.halt();
         self.slots.roll_back(0);
+    }
+
+    /// What passes cost, for choosing how many nodes one verifies. Until it is known, passes have one row.
+    pub fn set_costs(&mut self, costs: PassCosts) {
+        self.control = DraftControl::new(costs);
+    }
+
+    /// What passes cost here.
+    pub fn costs(&self) -> &PassCosts {
+        self.control.costs()
+    }
+
+    /// Measures what passes cost, in a fraction of a second: sizes that would take longer are left to extrapolation.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    pub async fn measure_costs(&mut self) -> Result<()> {
+        self.forget();
+        let mut measured: Vec<(usize, f64)> = Vec::new();
+        let began_ms = (self.clock)();
+        for rows in [1, 4, 8, 2, 16] {
+            let spent_ms = (self.clock)() - began_ms;
+            let expected_ms = measured.first().map_or(0.0, |&(_, ms)| 2.0 * ms * rows as f64 / 2.0);
+            if measured.len() > 1 && spent_ms + expected_ms > MEASURE_MS {
+                continue;
+            }
+            // The first pass of a size may have a pipeline to compile.
+            self.backend.run_passes(rows, 1, 1).await?;
+            let pass_began_ms = (self.clock)();
+            self.backend.run_passes(rows, 1, 1).await?;
+            measured.push((rows, (self.clock)() - pass_began_ms));
+        }
+        self.set_costs(PassCosts::from_measured(&measured));
+        Ok(())
     }
 
     /// The ids of a prompt.
@@ -169,6 +236,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
+        let draft = drafting::plan(options, AVAILABLE)?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {
@@ -193,6 +261,7 @@ impl<B: Backend> Engine<B> {
             max_tokens: options.max_tokens,
             prompt: prompt.clone(),
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
+            draft,
         };
         Ok(Session {
             stats: GenerationStats::new(prompt.len(), reused, started_ms),
@@ -204,7 +273,7 @@ impl<B: Backend> Engine<B> {
             decoder: StreamDecoder::continuing(true),
             stop: StopStrings::new(&options.stop),
             finish: None,
-            in_flight: 0,
+            track: DraftTrack::default(),
             fixed_depth: options.steps_in_flight,
         })
     }
@@ -259,12 +328,15 @@ impl<B: Backend> Engine<B> {
         let depth = session.fixed_depth.unwrap_or_else(|| self.pacer.depth());
         // A step emits at least one token, so more steps than missing tokens are never needed.
         let wanted = session.setup.max_tokens as usize - session.tokens.len();
-        while session.in_flight < depth.min(wanted) {
-            self.backend.submit_step().await?;
-            session.in_flight += 1;
+        while session.track.in_flight() < depth.min(wanted) {
+            let rows = self.control.submit(&mut session.track, &session.setup.draft);
+            self.backend.submit_step(rows).await?;
         }
         let record = self.backend.next_record().await?;
-        session.in_flight -= 1;
+        let (track, stats) = (&mut session.track, &mut session.stats.draft);
+        if let Some(calibration) = self.control.observe(track, &session.setup.draft, &record, stats) {
+            self.backend.calibrate(&calibration);
+        }
         let now_ms = (self.clock)();
         if session.fixed_depth.is_none() {
             self.pacer.record(now_ms);
@@ -288,6 +360,7 @@ impl<B: Backend> Engine<B> {
             return Ok(false);
         }
         self.backend.begin(self.slots.next_position(), *root, &session.setup)?;
+        self.backend.calibrate(self.control.calibration());
         session.deciding = true;
         Ok(true)
     }
@@ -295,12 +368,13 @@ impl<B: Backend> Engine<B> {
     /// What a record means for the text.
     fn take(&mut self, session: &mut Session, record: &StepRecord) -> Chunk {
         let mut chunk = Chunk::default();
-        for &token in &record.tokens {
+        for &Emitted { token, source, .. } in &record.tokens {
             // The root's keys and values are in the cache as soon as a token follows it.
             self.slots.commit(&[session.root]);
             session.root = token;
             session.tokens.push(token);
             chunk.tokens.push(token);
+            chunk.sources.push(source);
             let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
             chunk.text += &session.stop.push(&piece);

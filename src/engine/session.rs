@@ -1,8 +1,10 @@
 //! One generation as plain data.
 
+use super::drafting::DraftTrack;
 use super::stats::GenerationStats;
 use super::stop::StopStrings;
 use crate::backend::{FinishReason, GenerationSetup};
+use crate::speculate::Source;
 use crate::tokenizer::StreamDecoder;
 
 /// A piece of the text, as it comes.
@@ -12,6 +14,8 @@ pub struct Chunk {
     pub text: String,
     /// The tokens behind it. An end token is among them, but has no text.
     pub tokens: Vec<u32>,
+    /// Who drafted each of them.
+    pub sources: Vec<Source>,
 }
 
 /// A generation that was started. It borrows nothing; the engine moves it on.
@@ -27,7 +31,7 @@ pub struct Session {
     pub(super) decoder: StreamDecoder,
     pub(super) stop: StopStrings,
     pub(super) finish: Option<FinishReason>,
-    pub(super) in_flight: usize,
+    pub(super) track: DraftTrack,
     pub(super) fixed_depth: Option<usize>,
     pub(super) stats: GenerationStats,
 }

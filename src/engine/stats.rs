@@ -1,6 +1,7 @@
 //! Times and counts of one generation.
 
-use crate::backend::PassCounters;
+use crate::backend::{PassCounters, StepRecord};
+use crate::speculate::Source;
 
 /// What a generation cost.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,8 @@ pub struct GenerationStats {
     pub dispatches_per_pass: u32,
     /// The most steps that were in flight.
     pub steps_in_flight: usize,
+    /// What drafting came to.
+    pub draft: DraftStats,
     started_ms: f64,
     first_ms: Option<f64>,
     last_ms: f64,
@@ -31,6 +34,7 @@ impl GenerationStats {
             submits: 0,
             dispatches_per_pass: 0,
             steps_in_flight: 0,
+            draft: DraftStats::default(),
             started_ms,
             first_ms: None,
             last_ms: started_ms,
@@ -57,5 +61,40 @@ impl GenerationStats {
     /// From the first token to the last.
     pub fn decode_ms(&self) -> f64 {
         self.last_ms - self.first_ms.unwrap_or(self.last_ms)
+    }
+}
+
+/// How a drafter fared at one depth: of the visited nodes of a depth below which it had a child in the pass, how many were left for
+/// that child.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Acceptance {
+    /// Visited nodes that had such a child.
+    pub offered: u32,
+    /// Those where it was right.
+    pub accepted: u32,
+}
+
+/// What drafting came to in one generation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DraftStats {
+    /// Rows of every pass whose record was used, in order.
+    pub rows: Vec<u8>,
+    /// By drafter, in the order of [`Source::DRAFTERS`], and depth, from 1.
+    pub acceptance: [Vec<Acceptance>; Source::DRAFTERS.len()],
+}
+
+impl DraftStats {
+    pub(super) fn record(&mut self, record: &StepRecord) {
+        self.rows.push(record.rows as u8);
+        for (depth, emitted) in record.tokens.iter().enumerate() {
+            for source in emitted.offered.iter() {
+                let by_depth = &mut self.acceptance[source as usize - 1];
+                if by_depth.len() <= depth {
+                    by_depth.resize(depth + 1, Acceptance::default());
+                }
+                by_depth[depth].offered += 1;
+                by_depth[depth].accepted += u32::from(emitted.source == source);
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Backend as _;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::profile::KernelTime;
 use crate::engine::Clock;

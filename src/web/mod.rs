@@ -310,15 +310,13 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
     backend.self_check().await?;
     report("check", 1, 1);
     let mut info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok());
-    info.load_ms = clock::now_ms() - began_ms;
     if !adapter.is_empty() {
         info.adapter.description = adapter;
     }
-    Ok(Model {
-        engine: Rc::new(RefCell::new(Some(Engine::new(backend, text, clock::now_ms)))),
-        generating: Rc::default(),
-        info,
-    })
+    let mut engine = Engine::new(backend, text, clock::now_ms);
+    engine.measure_costs().await?;
+    info.load_ms = clock::now_ms() - began_ms;
+    Ok(Model { engine: Rc::new(RefCell::new(Some(engine))), generating: Rc::default(), info })
 }
 
 impl AdapterInfo {

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 
 use super::errors::from_js;
-use crate::engine::{Chunk, GenerateOptions, Prompt, Session};
+use crate::engine::{Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
 use crate::sampling::SamplingParams;
+use crate::speculate::Source;
+use crate::speculate::shape::{RankTree, Shape};
 use crate::tokenizer::Message;
 
 /// A plain object of `value`.
@@ -84,7 +86,9 @@ struct Options {
     seed: Option<f64>,
     stop: Option<OneOrMany>,
     ignore_eos: Option<bool>,
-    draft: Option<String>,
+    draft: Option<OneOrMany>,
+    tree: Option<TreeDto>,
+    max_nodes: Option<usize>,
     accept: Option<String>,
     steps_in_flight: Option<usize>,
 }
@@ -94,6 +98,13 @@ struct Options {
 enum OneOrMany {
     One(String),
     Many(Vec<String>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum TreeDto {
+    Text(String),
+    Paths(Vec<Vec<usize>>),
 }
 
 /// Seeds are whole numbers that JavaScript holds exactly.
@@ -119,9 +130,6 @@ impl Options {
         let seed = self.seed.unwrap_or(0.0);
         if !(0.0..=MAX_SEED).contains(&seed) || seed.fract() != 0.0 {
             return invalid(&format!("seed must be a whole number from 0 to {MAX_SEED}, found {seed}"));
-        }
-        if self.draft.as_deref().is_some_and(|draft| draft != "none" && draft != "auto") {
-            return invalid("draft must be 'none' or 'auto'; this version has no drafters yet");
         }
         if self.accept.as_deref().is_some_and(|accept| accept != "exact") {
             return invalid("accept must be 'exact'");
@@ -156,6 +164,18 @@ impl Options {
             },
             ignore_eos: self.ignore_eos.unwrap_or(false),
             steps_in_flight: self.steps_in_flight,
+            draft: match self.draft {
+                None => other.draft,
+                Some(OneOrMany::One(name)) => Drafters::parse(&name)?,
+                Some(OneOrMany::Many(names)) => Drafters::parse(&names.join(","))?,
+            },
+            tree: match self.tree {
+                None => other.tree,
+                Some(TreeDto::Text(text)) => Shape::parse(&text)?,
+                Some(TreeDto::Paths(paths)) => Shape::Fixed(RankTree::from_paths(&paths)?),
+            },
+            max_nodes: self.max_nodes,
+            accept: other.accept,
         })
     }
 }
@@ -169,11 +189,13 @@ fn invalid<T>(message: &str) -> Result<T> {
 pub struct ChunkDto {
     text: String,
     tokens: Vec<u32>,
+    sources: Vec<&'static str>,
 }
 
 impl From<Chunk> for ChunkDto {
     fn from(chunk: Chunk) -> Self {
-        Self { text: chunk.text, tokens: chunk.tokens }
+        let sources = chunk.sources.into_iter().map(Source::name).collect();
+        Self { text: chunk.text, tokens: chunk.tokens, sources }
     }
 }
 

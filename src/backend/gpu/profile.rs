@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::GpuBackend;
 use super::kernels::Tile;
 use super::plan::{PassSize, Purpose};
-use super::readback::{self, StagingPool};
+use super::readback::StagingPool;
 use crate::error::Result;
 use crate::speculate::tree::Tree;
 
@@ -24,20 +24,6 @@ pub struct KernelTime {
 const MAX_QUERIES: usize = 4096;
 
 impl GpuBackend {
-    /// Runs `passes` verification passes of `rows` rows at context length `context` and waits for them; nothing is read back.
-    /// Time it from outside.
-    ///
-    /// # Errors
-    /// `InvalidOption` for more rows than a pass can have, `OutOfMemory`, `DeviceLost`.
-    pub async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()> {
-        self.prepare_pass(rows, context).await?;
-        for _ in 0..passes {
-            let encoder = self.encode(Purpose::Evaluate, PassSize::fitted(rows, context + rows))?;
-            self.gpu.queue.submit([encoder.finish()]);
-        }
-        readback::settle(&self.gpu).await
-    }
-
     /// Time of every kernel in one pass of `rows` rows, by the device's own clock; `None` where it has none.
     ///
     /// # Errors
@@ -91,7 +77,7 @@ impl GpuBackend {
         Ok(Some(times.into_values().collect()))
     }
 
-    async fn prepare_pass(&mut self, rows: usize, context: usize) -> Result<()> {
+    pub(super) async fn prepare_pass(&mut self, rows: usize, context: usize) -> Result<()> {
         let tree = Tree::chain(&vec![0; rows])?;
         self.load_tree(context, &tree).await
     }

@@ -11,10 +11,12 @@ use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::backend::gpu::device::Gpu;
 use draftree::backend::gpu::kernels::Kernels;
 use draftree::backend::gpu::{GpuBackend, GpuWeights};
-use draftree::engine::{Engine, GenerateOptions, Prompt, Session, TextParts};
+use draftree::engine::{Drafters, Engine, GenerateOptions, Prompt, Session, TextParts};
+use draftree::error::Result;
 use draftree::model::files::FileSource;
 use draftree::model::{Checkpoint, stream_weights};
 use draftree::sampling::SamplingParams;
+use draftree::speculate::shape::Shape;
 use draftree::tokenizer::Message;
 
 /// Where passes run.
@@ -70,6 +72,15 @@ pub struct Args {
     /// Decode steps submitted before their results are read; found by measurement unless told.
     #[arg(long)]
     steps_in_flight: Option<usize>,
+    /// Who drafts: auto, none, or some of ngram, recycling, medusa with commas between them.
+    #[arg(long, default_value = "auto")]
+    draft: String,
+    /// The shape of draft trees: auto (grown best first), dense:4,3,2, or a list of rank paths.
+    #[arg(long, default_value = "auto")]
+    tree: String,
+    /// Nodes of a grown tree at most, the root included.
+    #[arg(long)]
+    max_nodes: Option<usize>,
     /// Where to run.
     #[arg(long, value_enum, default_value = "gpu")]
     device: Device,
@@ -88,8 +99,8 @@ impl Args {
         Prompt::Messages(system.chain([message("user", &self.prompt)]).collect())
     }
 
-    fn options(&self) -> GenerateOptions {
-        GenerateOptions {
+    fn options(&self) -> Result<GenerateOptions> {
+        Ok(GenerateOptions {
             sampling: SamplingParams {
                 temperature: self.temperature,
                 top_k: self.top_k,
@@ -103,7 +114,11 @@ impl Args {
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
             steps_in_flight: self.steps_in_flight,
-        }
+            draft: Drafters::parse(&self.draft)?,
+            tree: Shape::parse(&self.tree)?,
+            max_nodes: self.max_nodes,
+            ..Default::default()
+        })
     }
 }
 
@@ -134,7 +149,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn write<B: Backend>(args: &Args, mut engine: Engine<B>, model: &str, adapter: &str) -> anyhow::Result<()> {
-    let mut session = engine.start(&args.prompt(), &args.options())?;
+    let options = args.options()?;
+    if options.draft != Drafters::None {
+        engine.measure_costs().await?;
+    }
+    let mut session = engine.start(&args.prompt(), &options)?;
     let mut out = std::io::stdout().lock();
     while let Some(chunk) = engine.next(&mut session).await? {
         if !args.json {
@@ -166,6 +185,7 @@ fn report(session: &Session, model: &str, adapter: &str) -> serde_json::Value {
             "dispatches_per_pass": stats.dispatches_per_pass,
             "submits": stats.submits,
             "steps_in_flight": stats.steps_in_flight,
+            "rows": stats.draft.rows,
         },
     })
 }

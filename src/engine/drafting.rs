@@ -1,0 +1,171 @@
+//! What the engine decides about drafting: who drafts, how many nodes a pass verifies, how far each drafter is believed.
+//!
+//! It learns from records and is kept from one generation to the next. The text never depends on it.
+
+use std::collections::VecDeque;
+
+use super::{DraftStats, GenerateOptions};
+use crate::backend::{MAX_ROWS, StepRecord};
+use crate::error::{Error, ErrorCode, Result};
+use crate::speculate::controller::{Controller, Observation, PassCosts, situation};
+use crate::speculate::shape::Shape;
+use crate::speculate::{Calibration, DraftPlan, Source, Sources, ngram};
+
+/// Who drafts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Drafters {
+    /// Whoever has something to work with.
+    #[default]
+    Auto,
+    /// Nobody: plain decoding.
+    None,
+    /// These.
+    These(Vec<Source>),
+}
+
+impl Drafters {
+    /// Reads `auto`, `none`, or names with commas between them.
+    ///
+    /// # Errors
+    /// `InvalidOption` that lists the names there are.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::None),
+            _ => {}
+        }
+        let known = |name: &str| Source::DRAFTERS.into_iter().find(|source| source.name() == name.trim());
+        let named: Option<Vec<Source>> = text.split(',').map(known).collect();
+        named.map(Self::These).ok_or_else(|| {
+            let names = Source::DRAFTERS.map(Source::name).join(", ");
+            Error::new(
+                ErrorCode::InvalidOption,
+                format!("draft must be auto, none, or some of {names} with commas between them, found {text:?}"),
+            )
+        })
+    }
+}
+
+/// Nodes of a grown tree where the caller does not say.
+pub const DEFAULT_MAX_NODES: usize = 16;
+/// Weight of the newest observation of a drafter's acceptance.
+const LEARNING: f32 = 0.03;
+/// Estimates stay this far from certainty, so that a drafter is never written off.
+const SURE: f32 = 0.98;
+/// Records between two updates of what the device goes by.
+const CALIBRATION_INTERVAL: u32 = 16;
+
+/// Chooses and learns.
+#[derive(Debug)]
+pub struct DraftControl {
+    controller: Controller,
+    calibration: Calibration,
+    records: u32,
+}
+
+/// What a session remembers of its steps.
+#[derive(Debug, Clone, Default)]
+pub struct DraftTrack {
+    /// Length of the n-gram match in the tree that the next record tells of.
+    match_length: usize,
+    /// The situation each step in flight was submitted in.
+    submitted: VecDeque<usize>,
+}
+
+impl DraftTrack {
+    /// Steps in flight.
+    pub fn in_flight(&self) -> usize {
+        self.submitted.len()
+    }
+}
+
+impl DraftControl {
+    /// Knows what passes cost, and nothing of drafters yet.
+    pub fn new(costs: PassCosts) -> Self {
+        Self { controller: Controller::new(costs), calibration: Calibration::default(), records: 0 }
+    }
+
+    /// What passes cost.
+    pub fn costs(&self) -> &PassCosts {
+        self.controller.costs()
+    }
+
+    /// Rows of the next step, which is remembered as submitted.
+    pub fn submit(&self, track: &mut DraftTrack, plan: &DraftPlan) -> usize {
+        let situation = situation(track.match_length);
+        track.submitted.push_back(situation);
+        match &plan.shape {
+            _ if plan.nodes() == 1 => 1,
+            Shape::Fixed(tree) => tree.len(),
+            Shape::Grown => self.controller.choose(situation, plan.nodes()),
+        }
+    }
+
+    /// Learns from the record of the oldest step in flight. Returns a new calibration when it is time to tell the device.
+    pub fn observe(
+        &mut self,
+        track: &mut DraftTrack,
+        plan: &DraftPlan,
+        record: &StepRecord,
+        stats: &mut DraftStats,
+    ) -> Option<Calibration> {
+        let situation = track.submitted.pop_front().unwrap_or(0);
+        let class = ngram::class(track.match_length);
+        track.match_length = record.match_length;
+        stats.record(record);
+        if plan.nodes() == 1 || record.tokens.is_empty() {
+            return None;
+        }
+        for emitted in &record.tokens {
+            for source in emitted.offered.iter() {
+                let estimate = match source {
+                    Source::NGram => &mut self.calibration.ngram[class],
+                    Source::Recycling => &mut self.calibration.recycling,
+                    Source::Heads | Source::Model => continue,
+                };
+                let right = f32::from(u8::from(emitted.source == source));
+                *estimate = (*estimate + LEARNING * (right - *estimate)).clamp(1.0 - SURE, SURE);
+            }
+        }
+        let path: Vec<usize> = record.tokens.iter().map(|emitted| emitted.node).filter(|&node| node > 0).collect();
+        self.controller.observe(&Observation {
+            situation,
+            path: &path,
+            missed: record.missed,
+            ended: record.finish.is_some(),
+        });
+        self.records += 1;
+        self.records.is_multiple_of(CALIBRATION_INTERVAL).then_some(self.calibration)
+    }
+
+    /// How far drafters are believed now.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+}
+
+/// The drafting that options ask for; `available` are the drafters that have something to work with.
+///
+/// # Errors
+/// `InvalidOption` for a drafter that has not, and for too many nodes.
+pub fn plan(options: &GenerateOptions, available: Sources) -> Result<DraftPlan> {
+    let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
+    let max_nodes = options.max_nodes.unwrap_or(DEFAULT_MAX_NODES);
+    if !(1..=MAX_ROWS).contains(&max_nodes) {
+        return invalid(format!("maxNodes must be from 1 to {MAX_ROWS}, found {max_nodes}"));
+    }
+    let sources = match &options.draft {
+        Drafters::None => Sources::NONE,
+        Drafters::Auto => available,
+        Drafters::These(named) => {
+            if let Some(source) = named.iter().find(|&&source| !available.contains(source)) {
+                return invalid(format!(
+                    "draft: {} has nothing to work with; give the model draft heads, or leave it out",
+                    source.name()
+                ));
+            }
+            named.iter().fold(Sources::NONE, |set, &source| set.with(source))
+        }
+    };
+    Ok(DraftPlan { sources, shape: options.tree.clone(), max_nodes, accept: options.accept })
+}
