@@ -14,11 +14,6 @@
 const THREADS = 64u;
 var<workgroup> bests: array<Candidate, THREADS>;
 
-// Whether `a` comes before `b`: higher, or equal and of a lower token.
-fn before(a: Candidate, b: Candidate) -> bool {
-  return a.score > b.score || (a.score == b.score && a.token < b.token);
-}
-
 fn is_known_later(row: u32) -> bool {
   for (var later = row + 1u; later < pass_rows(); later++) {
     if (state.tokens[later] == state.tokens[row]) {
@@ -40,14 +35,14 @@ fn recycle(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_in
     var best = Candidate(LOWEST, NO_TOKEN);
     for (var chunk = thread; chunk < sampling.chunks; chunk += THREADS) {
       let candidate = candidates[row * sampling.chunks + chunk];
-      if (before(last, candidate) && before(candidate, best) && candidate.score > LOWEST) {
+      if (is_before(last, candidate) && is_before(candidate, best) && candidate.score > LOWEST) {
         best = candidate;
       }
     }
     bests[thread] = best;
     workgroupBarrier();
     for (var t = 0u; t < THREADS; t++) {
-      if (before(bests[t], best)) {
+      if (is_before(bests[t], best)) {
         best = bests[t];
       }
     }

@@ -24,3 +24,8 @@ struct Candidate {
   score: f32,
   token: u32,
 }
+
+// Whether `a` comes before `b`: higher, or equal and of a lower token.
+fn is_before(a: Candidate, b: Candidate) -> bool {
+  return a.score > b.score || (a.score == b.score && a.token < b.token);
+}

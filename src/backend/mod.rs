@@ -14,6 +14,7 @@ pub mod self_check;
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::sampling::SamplingParams;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
@@ -63,6 +64,13 @@ pub struct GenerationSetup {
     pub valid_tokens: u32,
     /// How the trees are drafted that passes verify.
     pub draft: DraftPlan,
+}
+
+impl GenerationSetup {
+    /// The rule that decides. Where nothing is drafted, or nothing is left to chance that a rule would weigh, it is the exact one.
+    pub fn rule(&self) -> AcceptRule {
+        if self.draft.nodes() == 1 { AcceptRule::Exact } else { self.draft.accept.at(self.sampling.temperature) }
+    }
 }
 
 /// A token that a step emitted.

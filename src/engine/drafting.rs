@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::controller::{Controller, Observation, PassCosts, situation};
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources, ngram};
@@ -167,5 +168,12 @@ pub fn plan(options: &GenerateOptions, available: Sources) -> Result<DraftPlan> 
             named.iter().fold(Sources::NONE, |set, &source| set.with(source))
         }
     };
+    // What heads draw must be verified in order: a draw that is passed over would leave the next one's distribution unknown.
+    if sources.contains(Source::Heads)
+        && options.accept.at(options.sampling.temperature) == AcceptRule::Rejection
+        && matches!(&options.tree, Shape::Fixed(tree) if !tree.lists_every_rank())
+    {
+        return invalid("accept: rejection needs a tree that lists with every rank all better ones".to_owned());
+    }
     Ok(DraftPlan { sources, shape: options.tree.clone(), max_nodes, accept: options.accept })
 }

@@ -263,8 +263,9 @@ impl<B: Backend> Engine<B> {
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
             draft,
         };
+        let guarantee = setup.rule().guarantee(options.sampling.temperature);
         Ok(Session {
-            stats: GenerationStats::new(prompt.len(), reused, started_ms),
+            stats: GenerationStats::new(prompt.len(), reused, guarantee, started_ms),
             root: *root,
             setup,
             deciding: false,
@@ -281,6 +282,7 @@ impl<B: Backend> Engine<B> {
     fn check(&self, options: &GenerateOptions) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
         options.sampling.validate(self.backend.config().vocab_size)?;
+        options.accept.validate()?;
         if options.max_tokens == 0 {
             return invalid("maxTokens must be at least 1, found 0".to_owned());
         }

@@ -10,6 +10,7 @@ use crate::engine::{Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
 use crate::sampling::SamplingParams;
 use crate::speculate::Source;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::shape::{RankTree, Shape};
 use crate::tokenizer::Message;
 
@@ -89,7 +90,7 @@ struct Options {
     draft: Option<OneOrMany>,
     tree: Option<TreeDto>,
     max_nodes: Option<usize>,
-    accept: Option<String>,
+    accept: Option<AcceptDto>,
     steps_in_flight: Option<usize>,
 }
 
@@ -105,6 +106,37 @@ enum OneOrMany {
 enum TreeDto {
     Text(String),
     Paths(Vec<Vec<usize>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum AcceptDto {
+    Text(String),
+    Values(AcceptValues),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+enum AcceptValues {
+    Typical { epsilon: Option<f32>, alpha: Option<f32> },
+    TopK { k: Option<u32>, tolerance: Option<f32> },
+}
+
+impl AcceptDto {
+    /// The rule; the engine checks its values.
+    fn rule(self) -> Result<AcceptRule> {
+        match self {
+            Self::Text(text) => AcceptRule::parse(&text),
+            Self::Values(AcceptValues::Typical { epsilon, alpha }) => Ok(AcceptRule::Typical {
+                epsilon: epsilon.unwrap_or(AcceptRule::EPSILON),
+                alpha: alpha.unwrap_or(AcceptRule::ALPHA),
+            }),
+            Self::Values(AcceptValues::TopK { k, tolerance }) => Ok(AcceptRule::TopK {
+                k: k.unwrap_or(AcceptRule::K),
+                tolerance: tolerance.unwrap_or(AcceptRule::TOLERANCE),
+            }),
+        }
+    }
 }
 
 /// Seeds are whole numbers that JavaScript holds exactly.
@@ -130,9 +162,6 @@ impl Options {
         let seed = self.seed.unwrap_or(0.0);
         if !(0.0..=MAX_SEED).contains(&seed) || seed.fract() != 0.0 {
             return invalid(&format!("seed must be a whole number from 0 to {MAX_SEED}, found {seed}"));
-        }
-        if self.accept.as_deref().is_some_and(|accept| accept != "exact") {
-            return invalid("accept must be 'exact'");
         }
         let logit_bias = self
             .logit_bias
@@ -175,7 +204,7 @@ impl Options {
                 Some(TreeDto::Paths(paths)) => Shape::Fixed(RankTree::from_paths(&paths)?),
             },
             max_nodes: self.max_nodes,
-            accept: other.accept,
+            accept: self.accept.map_or(Ok(other.accept), AcceptDto::rule)?,
         })
     }
 }
@@ -232,6 +261,7 @@ struct Stats {
     dispatches_per_pass: u32,
     submits: u32,
     steps_in_flight: usize,
+    guarantee: &'static str,
     peak_wasm_bytes: usize,
     load_ms: f64,
 }
@@ -265,6 +295,7 @@ impl ResultDto {
                 dispatches_per_pass: stats.dispatches_per_pass,
                 submits: stats.submits,
                 steps_in_flight: stats.steps_in_flight,
+                guarantee: stats.guarantee.as_str(),
                 peak_wasm_bytes: peak_wasm_bytes(),
                 load_ms,
             },

@@ -14,9 +14,11 @@ use crate::model::ModelConfig;
 use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
-use crate::speculate::accept::{Walk, walk};
+use crate::speculate::accept::{AcceptRule, Walk, walk};
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
+use crate::speculate::lenient::{self, Judgement};
 use crate::speculate::recycling::Successors;
+use crate::speculate::rejection::{self, Child};
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, Source};
 
@@ -79,6 +81,8 @@ struct Running {
     text: Vec<u32>,
     /// What the next pass verifies.
     drafted: Drafted,
+    /// What heads proposed for it.
+    heads: HeadCandidates,
     calibration: Calibration,
     emitted: u32,
     finish: Option<FinishReason>,
@@ -129,6 +133,39 @@ impl Running {
             history[tree.tokens()[ancestor] as usize] += 2;
         }
         history
+    }
+
+    /// What rows choose by the rule, where each has `chosen` for itself by its processed logits.
+    fn decide(&self, logits: &[Vec<f32>], chosen: Vec<u32>) -> Vec<u32> {
+        let rule = self.setup.rule();
+        let (sampling, tree) = (&self.setup.sampling, &self.drafted.tree);
+        let rows = logits.len();
+        match rule {
+            AcceptRule::Exact => chosen,
+            AcceptRule::Rejection => (0..rows).map(|row| self.decide_by_rejection(row, rows, &logits[row])).collect(),
+            AcceptRule::Typical { .. } | AcceptRule::TopK { .. } => {
+                let judge = |node: usize| {
+                    let row = &logits[tree.parents()[node]];
+                    lenient::judge(rule, row, sampling::edge(row, sampling), tree.tokens()[node])
+                };
+                let judgements: Vec<Judgement> = (0..rows).map(judge).collect();
+                let ends = |token| self.setup.end_tokens.contains(&token);
+                lenient::choose_paths(&self.drafted, rows, &judgements, &chosen, ends)
+            }
+        }
+    }
+
+    fn decide_by_rejection(&self, row: usize, rows: usize, logits: &[f32]) -> u32 {
+        let (sampling, drafted) = (&self.setup.sampling, &self.drafted);
+        let tree = &drafted.tree;
+        let children: Vec<Child> = (row + 1..rows)
+            .filter(|&node| tree.parents()[node] == row)
+            .map(|node| Child { token: tree.tokens()[node], drawn: drafted.sources[node] == Source::Heads })
+            .collect();
+        let proposal = drafted.slots[row].and_then(|slot| self.heads.draws.as_ref()?.proposal(slot));
+        let position = (self.text.len() + tree.depths()[row]) as u32;
+        let edge = sampling::edge(logits, sampling);
+        rejection::decide(logits, edge, &children, proposal, sampling.seed, position)
     }
 
     /// The record of a step that walked `walk` through the first `rows` nodes.
@@ -246,7 +283,7 @@ impl CpuBackend {
         let tree = running.drafted.tree.first(rows);
         let (residuals, kv_rows) = self.forward(start, &tree);
         let drafts = running.setup.draft.nodes() > 1;
-        let mut chosen = Vec::with_capacity(tree.len());
+        let (mut rows_logits, mut chosen) = (Vec::new(), Vec::new());
         for (node, residual) in residuals.iter().enumerate() {
             let sampling = &running.setup.sampling;
             let mut logits = self.logits(residual);
@@ -258,7 +295,9 @@ impl CpuBackend {
             if drafts && running.setup.draft.sources.contains(Source::Recycling) {
                 self.successors.learn(tree.tokens()[node], &chunks, position, sampling);
             }
+            rows_logits.push(logits);
         }
+        let chosen = running.decide(&rows_logits, chosen);
         let drafted = running.drafted.clone();
         let walk = walk(&drafted, tree.len(), &chosen, |token| running.emit(token, self.context_limit));
         self.commit(start, &walk.path, &kv_rows);
@@ -279,7 +318,7 @@ impl CpuBackend {
         let material = Material {
             text: &running.text,
             successors: &self.successors,
-            heads: &HeadCandidates::default(),
+            heads: &running.heads,
             sampling: &setup.sampling,
             calibration: &running.calibration,
             max_depth: ((setup.max_tokens - running.emitted) as usize).min(room) - 1,
@@ -333,6 +372,7 @@ impl Backend for CpuBackend {
             history,
             text: setup.prompt.iter().take(start).chain([&root]).copied().collect(),
             drafted: Drafted::root(root)?,
+            heads: HeadCandidates::default(),
             calibration: Calibration::default(),
             emitted: 0,
             finish: None,

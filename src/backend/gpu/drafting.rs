@@ -1,12 +1,14 @@
-//! What drafting keeps on the device, and the launches behind the choice of tokens: learn, walk, commit, draft.
+//! What drafting keeps on the device, and the launches behind the choice of tokens: learn, accept, commit, draft.
 
 use super::device::Gpu;
 use super::kernels::Kernel;
 use super::layout::{CommitShape, DraftingShape, QUAD};
 use super::plan::{Builder, Grid, Launch};
+use super::rules::RuleLaunches;
 use crate::backend::{GenerationSetup, MAX_ROWS};
 use crate::error::Result;
 use crate::model::ModelConfig;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::recycling::SUCCESSORS;
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source};
@@ -29,6 +31,10 @@ pub struct DraftBuffers {
     pub successors: wgpu::Buffer,
     /// `[slot, width]`, what heads propose.
     pub head_candidates: wgpu::Buffer,
+    /// `[slot, draft vocabulary]`, what they draw it by.
+    pub head_logits: wgpu::Buffer,
+    /// `[vocabulary]`, the draft id of every token.
+    pub draft_ids: wgpu::Buffer,
     /// `[node]`, parent and rank, of a fixed tree.
     pub listed: wgpu::Buffer,
     /// Stand in for layers that the last launch of commit.wgsl does not have.
@@ -44,6 +50,8 @@ impl DraftBuffers {
             text: gpu.storage("text", (context_limit + 1) as u64 * 4),
             successors: gpu.storage("successors", (config.vocab_size * SUCCESSORS * SUCCESSOR_BYTES) as u64),
             head_candidates: gpu.storage("head candidates", 16),
+            head_logits: gpu.storage("head logits", 16),
+            draft_ids: gpu.storage("draft ids", 16),
             listed: gpu.storage("listed nodes", (MAX_ROWS * LISTED_BYTES) as u64),
             padding: (0..padding).map(|_| gpu.storage("no layer", 16)).collect(),
         }
@@ -53,7 +61,7 @@ impl DraftBuffers {
     pub fn begin(&self, gpu: &Gpu, start: usize, root: u32, setup: &GenerationSetup, calibration: &Calibration) {
         let text: Vec<u32> = setup.prompt.iter().take(start).chain([&root]).copied().collect();
         gpu.queue.write_buffer(&self.text, 0, bytemuck::cast_slice(&text));
-        self.write_shape(gpu, &setup.draft, calibration);
+        self.write_shape(gpu, setup, calibration);
         if let Shape::Fixed(tree) = &setup.draft.shape {
             let words: Vec<[u32; 2]> = [[0; 2]]
                 .into_iter()
@@ -64,8 +72,9 @@ impl DraftBuffers {
     }
 
     /// Writes how drafts are made.
-    pub fn write_shape(&self, gpu: &Gpu, plan: &DraftPlan, calibration: &Calibration) {
-        gpu.queue.write_buffer(&self.shape, 0, bytemuck::bytes_of(&DraftingShape::new(plan, calibration)));
+    pub fn write_shape(&self, gpu: &Gpu, setup: &GenerationSetup, calibration: &Calibration) {
+        let shape = DraftingShape::new(&setup.draft, setup.rule(), calibration);
+        gpu.queue.write_buffer(&self.shape, 0, bytemuck::bytes_of(&shape));
     }
 }
 
@@ -73,6 +82,7 @@ impl DraftBuffers {
 #[derive(Debug)]
 pub struct DraftLaunches {
     recycle: Launch,
+    rules: RuleLaunches,
     accept: Launch,
     commit: Vec<Launch>,
     draft: Launch,
@@ -99,6 +109,7 @@ impl DraftLaunches {
                 &[&b.sampling, &b.state, &b.candidates, &d.successors],
                 Grid::Rows,
             )?,
+            rules: RuleLaunches::new(builder)?,
             accept: builder.launch(
                 Kernel::Accept,
                 None,
@@ -116,13 +127,14 @@ impl DraftLaunches {
     }
 
     /// What a step of `rows` rows launches behind the choice of tokens, in order.
-    pub fn launches(&self, plan: &DraftPlan, rows: usize) -> impl Iterator<Item = &Launch> {
+    pub fn launches(&self, plan: &DraftPlan, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {
         let drafts = plan.nodes() > 1;
         let recycles = drafts && plan.sources.contains(Source::Recycling);
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
         recycles
             .then_some(&self.recycle)
             .into_iter()
+            .chain(self.rules.launches(rule, rows))
             .chain([&self.accept])
             .chain(commits)
             .chain(drafts.then_some(&self.draft))

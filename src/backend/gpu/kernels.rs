@@ -39,6 +39,12 @@ pub enum Kernel {
     Sample,
     /// What recycling learns from a pass.
     Recycle,
+    /// What the lossy rules say of drafted tokens.
+    Judge,
+    /// The path that they prefer.
+    ChoosePath,
+    /// Speculative sampling with rejection.
+    Reject,
     /// The walk through the verified tree.
     Accept,
     /// Visited rows moved into place.
@@ -49,7 +55,7 @@ pub enum Kernel {
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Embed,
         Self::Qkv,
         Self::AttentionScores,
@@ -62,6 +68,9 @@ impl Kernel {
         Self::Threshold,
         Self::Sample,
         Self::Recycle,
+        Self::Judge,
+        Self::ChoosePath,
+        Self::Reject,
         Self::Accept,
         Self::Commit,
         Self::Draft,
@@ -82,6 +91,9 @@ impl Kernel {
             Self::Threshold => "threshold",
             Self::Sample => "sample",
             Self::Recycle => "recycle",
+            Self::Judge => "judge",
+            Self::ChoosePath => "choose_path",
+            Self::Reject => "reject",
             Self::Accept => "accept",
             Self::Commit => "commit",
             Self::Draft => "draft",

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::backend::{Emitted, FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
 use crate::sampling::CHUNK_TOKENS;
-use crate::speculate::accept::MAX_EMITTED;
+use crate::speculate::accept::{AcceptRule, MAX_EMITTED};
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
@@ -54,10 +54,10 @@ pub const FINISH_OFFSET: u64 = 8;
 pub const ROW_LIMIT_OFFSET: u64 = 28;
 /// Byte offset of `State.tokens`.
 pub const TOKENS_OFFSET: u64 = size_of::<StateHead>() as u64;
-/// Byte offset of `State.parents`; depths and paths follow, then sources and visited rows.
+/// Byte offset of `State.parents`; depths and paths follow, then sources, visited rows and slots.
 pub const PARENTS_OFFSET: u64 = TOKENS_OFFSET + (MAX_ROWS * 4) as u64;
 /// Bytes of the whole `State`.
-pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((4 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
+pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((5 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
 
 impl StateHead {
     /// The head before a pass that decides nothing: a piece of the prompt, or an evaluation.
@@ -194,14 +194,19 @@ pub struct DraftingShape {
     pub head_width: u32,
     pub head_slots_are_depths: u32,
     pub recycling_log_probability: f32,
+    pub rejects: u32,
+    pub drawing: u32,
+    pub draft_vocabulary: u32,
+    pub draw_chunks: u32,
     pub padding: u32,
     pub ngram_log_probabilities: [f32; 8],
 }
 
 impl DraftingShape {
     /// How a generation drafts, without heads.
-    pub fn new(plan: &DraftPlan, calibration: &Calibration) -> Self {
+    pub fn new(plan: &DraftPlan, rule: AcceptRule, calibration: &Calibration) -> Self {
         let mut shape = Self {
+            rejects: u32::from(rule == AcceptRule::Rejection),
             sources: plan.sources.bits(),
             max_nodes: plan.nodes() as u32,
             listed_nodes: match &plan.shape {
@@ -215,6 +220,28 @@ impl DraftingShape {
             *to = probability.ln();
         }
         shape
+    }
+}
+
+/// `Rule` in shaders/judge.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RuleShape {
+    pub epsilon: f32,
+    pub alpha: f32,
+    pub k: u32,
+    pub tolerance: f32,
+}
+
+impl RuleShape {
+    /// What a rule asks for; of what it does not look at, no more than every token has.
+    pub fn new(rule: AcceptRule) -> Self {
+        let any = Self { epsilon: -1.0, alpha: 0.0, k: u32::MAX, tolerance: f32::MAX };
+        match rule {
+            AcceptRule::Exact | AcceptRule::Rejection => any,
+            AcceptRule::Typical { epsilon, alpha } => Self { epsilon, alpha, ..any },
+            AcceptRule::TopK { k, tolerance } => Self { k, tolerance, ..any },
+        }
     }
 }
 

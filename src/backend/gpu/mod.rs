@@ -12,6 +12,7 @@ mod layout;
 mod plan;
 pub mod profile;
 mod readback;
+mod rules;
 pub mod shader;
 mod weights;
 
@@ -271,6 +272,7 @@ impl Backend for GpuBackend {
         self.write_tree(&Tree::chain(&[root])?);
         if setup.draft.nodes() > 1 {
             self.buffers.draft.begin(&self.gpu, start, root, setup, &Calibration::default());
+            self.buffers.rules.begin(&self.gpu, setup.rule());
             self.topology = Topology::Other;
         }
         self.decode = Decode {
@@ -295,7 +297,7 @@ impl Backend for GpuBackend {
         if rows != self.decode.row_limit {
             self.gpu.queue.write_buffer(&self.buffers.state, ROW_LIMIT_OFFSET, bytemuck::bytes_of(&(rows as u32)));
         }
-        let purpose = Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, rows };
+        let purpose = Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, rule: setup.rule(), rows };
         let mut encoder = self.encode(purpose, PassSize::fitted(rows, bound + rows))?;
         let dispatches = self.plan.launches(purpose).len() as u32;
         let step = self.decode.steps;
@@ -314,7 +316,7 @@ impl Backend for GpuBackend {
 
     fn calibrate(&mut self, calibration: &Calibration) {
         if let Some(setup) = &self.decode.setup {
-            self.buffers.draft.write_shape(&self.gpu, &setup.draft, calibration);
+            self.buffers.draft.write_shape(&self.gpu, setup, calibration);
         }
     }
 

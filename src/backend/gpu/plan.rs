@@ -8,6 +8,7 @@ use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
     TILE_QUADS, row_stride,
 };
+use super::rules::RuleBuffers;
 use super::weights::{GpuMatrix, GpuWeights};
 use crate::backend::MAX_ROWS;
 use crate::error::Result;
@@ -16,6 +17,7 @@ use crate::model::packing::PackedFormat;
 use crate::model::weights::{Matrix, Vector};
 use crate::sampling::SamplingParams;
 use crate::speculate::DraftPlan;
+use crate::speculate::accept::AcceptRule;
 
 /// Buffers of a fixed size that kernels share.
 #[derive(Debug)]
@@ -41,7 +43,10 @@ pub struct Buffers {
     pub candidates: wgpu::Buffer,
     /// What only drafting uses.
     pub draft: DraftBuffers,
-    thresholds: wgpu::Buffer,
+    /// `[rows]`, the lowest logit in play.
+    pub thresholds: wgpu::Buffer,
+    /// What only the rules of acceptance use.
+    pub rules: RuleBuffers,
 }
 
 impl Buffers {
@@ -68,6 +73,7 @@ impl Buffers {
             candidates: gpu.storage("candidates", MAX_ROWS as u64 * chunks * 8),
             draft: DraftBuffers::new(gpu, config, context_limit),
             thresholds: gpu.storage("thresholds", MAX_ROWS as u64 * 4),
+            rules: RuleBuffers::new(gpu),
         })
         .await
     }
@@ -188,6 +194,8 @@ pub enum Purpose<'a> {
         sampling: &'a SamplingParams,
         /// How it drafts.
         draft: &'a DraftPlan,
+        /// Which drafted tokens pass.
+        rule: AcceptRule,
         /// Rows of the pass.
         rows: usize,
     },
@@ -244,11 +252,11 @@ impl Plan {
             launches.extend(&self.tail);
             launches.extend(&self.head);
         }
-        if let Purpose::Decode { sampling, draft, rows } = purpose {
+        if let Purpose::Decode { sampling, draft, rule, rows } = purpose {
             launches.extend(sampling.processes().then_some(&self.process));
             launches.extend(sampling.filters().then_some(&self.threshold));
             launches.push(&self.sample);
-            launches.extend(self.draft.launches(draft, rows));
+            launches.extend(self.draft.launches(draft, rule, rows));
         }
         launches
     }

@@ -16,6 +16,7 @@ use draftree::error::Result;
 use draftree::model::files::FileSource;
 use draftree::model::{Checkpoint, stream_weights};
 use draftree::sampling::SamplingParams;
+use draftree::speculate::accept::AcceptRule;
 use draftree::speculate::shape::Shape;
 use draftree::tokenizer::Message;
 
@@ -81,6 +82,10 @@ pub struct Args {
     /// Nodes of a grown tree at most, the root included.
     #[arg(long)]
     max_nodes: Option<usize>,
+    /// Which drafted tokens pass: exact (the same text), rejection (the same distribution); or, both lossy,
+    /// typical[:EPSILON,ALPHA] and topk[:K,TOLERANCE].
+    #[arg(long, default_value = "exact")]
+    accept: String,
     /// Where to run.
     #[arg(long, value_enum, default_value = "gpu")]
     device: Device,
@@ -117,7 +122,7 @@ impl Args {
             draft: Drafters::parse(&self.draft)?,
             tree: Shape::parse(&self.tree)?,
             max_nodes: self.max_nodes,
-            ..Default::default()
+            accept: AcceptRule::parse(&self.accept)?,
         })
     }
 }
@@ -185,6 +190,7 @@ fn report(session: &Session, model: &str, adapter: &str) -> serde_json::Value {
             "dispatches_per_pass": stats.dispatches_per_pass,
             "submits": stats.submits,
             "steps_in_flight": stats.steps_in_flight,
+            "guarantee": stats.guarantee.as_str(),
             "rows": stats.draft.rows,
         },
     })
