@@ -3,24 +3,15 @@
 
 const ROWS = 1u;
 
-struct Sums { r0: Outputs }
-struct Moments { r0: Moment }
+struct Sums { r0: Row }
 
-fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32, stride: u32, weights: Weights, gain: Octet) {
-  let x0 = load_input(at, gain, (*moments).r0);
-  (*sums).r0 = multiply((*sums).r0, weights, x0.octet);
-  (*moments).r0 = x0.moment;
+fn add_block(sums: ptr<function, Sums>, block: Block, scales: Scales, gains: Gains, at: u32, stride: u32) {
+  (*sums).r0 = add_row((*sums).r0, block, scales, gains, at);
 }
 
-#import "lib/block_unrolled.wgsl"
-
-fn finish_block(total: ptr<function, Sums>, block: ptr<function, Sums>, moments: ptr<function, Moments>, scales: Scales) {
-  (*total).r0 = apply_scales((*total).r0, (*block).r0, scales, (*moments).r0.sum);
-  (*moments).r0.sum = 0.0;
-}
-
-fn emit_rows(total: Sums, moments: Moments, row: u32, quad: u32) {
-  var outputs = array<Outputs, ROWS>(total.r0);
-  let factors = array<f32, ROWS>(input_factor(moments.r0));
-  emit_tile(&outputs, factors, row, quad);
+fn emit_rows(sums: Sums, row: u32, quad: u32) {
+  let f0 = input_factor(sums.r0.squares);
+  var outputs = array<vec4f, ROWS * QUADS>(
+    sums.r0.q0 * f0, sums.r0.q1 * f0, sums.r0.q2 * f0, sums.r0.q3 * f0);
+  emit_tile(&outputs, row, quad);
 }

@@ -10,6 +10,7 @@ import { DraftreeError, asDraftreeError, errorData } from './errors.js';
 import { unexpected } from './protocol.js';
 import type { Answers, Call, FromHost, GenerateRequest, LoadRequest, ToHost } from './protocol.js';
 import { openSource } from './repository.js';
+import { withSubgroups } from './subgroups.js';
 import type { LoadProgress, ModelInfo } from './results.js';
 
 /** Shortest time between two progress messages of one stage, in milliseconds. */
@@ -82,7 +83,9 @@ export class Host {
       ]);
       try {
         const { contextLength } = request;
-        const model = await this.#core.Model.load(source, contextLength === undefined ? {} : { contextLength }, report);
+        const model = await withSubgroups(async () =>
+          this.#core.Model.load(source, contextLength === undefined ? {} : { contextLength }, report),
+        );
         if (abort.signal.aborted) {
           model.free();
           throw new DraftreeError('aborted', 'the load was stopped');

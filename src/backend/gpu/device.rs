@@ -28,6 +28,9 @@ pub struct DeviceCaps {
     pub software: bool,
     /// Invocations of a workgroup in kernels that do not fix it.
     pub workgroup: u32,
+    /// Whether four neighbouring invocations share what they load, by the quad operations of WebGPU's `subgroups`: where a
+    /// processor emulates the device a load costs as much as thirty multiplications.
+    pub quads: bool,
     /// Largest part of a buffer that one binding can show, in bytes.
     pub max_binding_bytes: u64,
     /// Whether passes can be timed on the device.
@@ -56,18 +59,20 @@ impl Gpu {
                     ),
                 )
             })?;
-        let timestamps = adapter.features().contains(wgpu::Features::TIMESTAMP_QUERY);
+        let features = adapter.features() & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::SUBGROUP);
         let limits = adapter.limits();
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("draftree"),
-                required_features: if timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() },
+                required_features: features,
                 required_limits: limits.clone(),
                 ..Default::default()
             })
             .await
             .map_err(|e| Error::new(ErrorCode::NoAdapter, format!("the WebGPU adapter gave no device: {e}")))?;
-        let caps = DeviceCaps::new(&adapter.get_info(), &limits, timestamps);
+        let mut caps =
+            DeviceCaps::new(&adapter.get_info(), &limits, features.contains(wgpu::Features::TIMESTAMP_QUERY));
+        caps.quads = caps.software && has_quad_operations(&device).await;
         let fault = Arc::new(Mutex::new(None));
         remember_faults(&device, &fault);
         Ok(Self { device, queue, caps, fault })
@@ -134,6 +139,20 @@ impl Gpu {
     }
 }
 
+/// Whether shaders may use the quad operations. Asked by a shader that does: in a browser, wgpu does not know of the feature
+/// (src/js/subgroups.ts asks for it).
+async fn has_quad_operations(device: &wgpu::Device) -> bool {
+    const PROBE: &str = "enable subgroups;
+        @group(0) @binding(0) var<storage, read_write> x: array<u32>;
+        @compute @workgroup_size(4) fn probe(@builtin(local_invocation_index) i: u32) { x[i] = quadSwapX(i); }";
+    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    let _ = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some("probe"),
+        source: wgpu::ShaderSource::Wgsl(PROBE.into()),
+    });
+    scope.pop().await.is_none()
+}
+
 impl DeviceCaps {
     /// The packed format that suits the device, given the smallest that holds a matrix exactly. A processor that emulates a GPU
     /// spends a sixth of a 4-bit product on half-precision scales, and has memory to spare.
@@ -161,6 +180,7 @@ impl DeviceCaps {
             backend: format!("{:?}", info.backend),
             software,
             workgroup: if software { 8 } else { 64 },
+            quads: false,
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             timestamps,
         }

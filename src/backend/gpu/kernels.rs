@@ -198,23 +198,29 @@ impl Variant {
         variants
     }
 
-    /// Its WGSL.
+    /// Its WGSL; with `quads` four invocations share the loads of a matrix product's inputs ([`DeviceCaps::quads`]).
     ///
     /// # Errors
     /// `Internal` for an import that names no file.
-    pub fn source(self) -> Result<String> {
+    ///
+    /// [`DeviceCaps::quads`]: super::device::DeviceCaps::quads
+    pub fn source(self, quads: bool) -> Result<String> {
         let mut choices = Vec::new();
         if let Some(format) = self.format {
             choices.push(("weights", weights_file(format)));
+            choices.push(("block", block_file(format)));
+            choices.push(("order", if quads { "lib/order_quad.wgsl" } else { "lib/order_plain.wgsl" }));
         }
         if let Some(tile) = self.tile {
             choices.push(("rows", tile.rows_file()));
+            choices.push(("lanes", if quads { "lib/lanes_quad.wgsl" } else { "lib/lanes_alone.wgsl" }));
             choices.push((
                 "input",
                 if self.kernel == Kernel::Qkv { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" },
             ));
         }
-        shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)
+        let text = shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)?;
+        Ok(if quads && self.tile.is_some() { format!("enable subgroups;\n{text}") } else { text })
     }
 }
 
@@ -227,6 +233,14 @@ const fn weights_file(format: PackedFormat) -> &'static str {
         PackedFormat::Q4Wide => "lib/weights_q4_wide.wgsl",
         PackedFormat::Q8 => "lib/weights_q8.wgsl",
         PackedFormat::Q8Wide => "lib/weights_q8_wide.wgsl",
+    }
+}
+
+const fn block_file(format: PackedFormat) -> &'static str {
+    match format.block_values() {
+        Some(32) => "lib/block_4.wgsl",
+        Some(_) => "lib/block_2.wgsl",
+        None => "lib/block_1.wgsl",
     }
 }
 
@@ -257,7 +271,7 @@ impl Kernels {
         if let Some(pipeline) = self.pipelines.borrow().get(&variant) {
             return Ok(pipeline.clone());
         }
-        let source = variant.source()?;
+        let source = variant.source(self.gpu.caps.quads)?;
         let layout = self.layout(variant.kernel, &source);
         let device = &self.gpu.device;
         let name = variant.kernel.name();
@@ -308,7 +322,7 @@ impl Kernels {
         let known = self.layouts.borrow().get(&kernel).cloned();
         let layout = match known {
             Some(layout) => layout,
-            None => self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source()?),
+            None => self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source(self.gpu.caps.quads)?),
         };
         let entries: Vec<_> = resources
             .iter()
