@@ -2,17 +2,14 @@
 // in, the squares are summed along, and 1/rms multiplies the finished outputs. Costs two multiplications an input and row,
 // saves a dispatch and a round trip through memory. Expects `vectors: array<vec4f>` (gain first).
 
-// A step's inputs on the way in: what is multiplied by the weights, and the sums that are taken along.
-struct Input { part: Part, sum: f32, squares: f32 }
-
 fn load_gain(step: u32) -> Part {
   return part_of(vectors[step * 2u], vectors[step * 2u + 1u]);
 }
 
-fn load_input(at: u32, gain: Part) -> Input {
+fn load_input(at: u32, gain: Part, sums: InputSums) -> Input {
   let x = load_part(at);
   let gained = product(x, gain);
-  return Input(gained, part_sum(gained), part_sum(product(x, x)));
+  return Input(gained, InputSums(add_part(sums.sum, gained), add_part(sums.squares, product(x, x))));
 }
 
 fn input_factor(squares: f32) -> f32 {

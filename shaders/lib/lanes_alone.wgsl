@@ -17,9 +17,9 @@ fn product(a: Part, b: Part) -> Part {
   return Octet(a.low * b.low, a.high * b.high);
 }
 
-fn part_sum(x: Part) -> f32 {
-  let sum = x.low + x.high;
-  return (sum.x + sum.y) + (sum.z + sum.w);
+fn add_part(sum: f32, x: Part) -> f32 {
+  let pairs = x.low + x.high;
+  return sum + pairs.x + pairs.y + pairs.z + pairs.w;
 }
 
 // The inputs as the weights of this invocation want them.

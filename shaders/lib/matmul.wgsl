@@ -18,13 +18,21 @@
 // A row's 16 outputs so far, and the sum of the squares of its inputs.
 struct Row { q0: vec4f, q1: vec4f, q2: vec4f, q3: vec4f, squares: f32 }
 
+// What a block needs of a row's inputs besides their products: their sum, and 2^31 times the sum of those whose quants are converted
+// as signed numbers (`add_top` in bytes.wgsl and nibbles.wgsl).
+struct Moment { sum: f32, top: f32 }
+const TOP_BIT = 0x1p31;
+
+// What is summed of a row's inputs on the way: those of the block, and the squares of all.
+struct InputSums { sum: f32, squares: f32 }
+// A step's inputs as they are loaded, and the sums up to them. Sums are chains, not trees: a compiler may rearrange a tree, and not
+// alike for every number of rows.
+struct Input { part: Part, sums: InputSums }
+
 #import lanes
 #import input
 
-// 2^31: what `top` lacks of the quants that are converted as signed numbers, with their factor (bytes.wgsl, nibbles.wgsl).
-const TOP_BIT = 0x1p31;
-
-// The sum of one output, component by component of a quad, over the eight k of a step.
+// The sum of one output of a quad, over the eight k of a step.
 fn dot_x(sum: f32, w: Step, x: Octet) -> f32 {
   return sum + w.k0.x * x.low.x + w.k1.x * x.low.y + w.k2.x * x.low.z + w.k3.x * x.low.w
     + w.k4.x * x.high.x + w.k5.x * x.high.y + w.k6.x * x.high.z + w.k7.x * x.high.w;
@@ -45,14 +53,13 @@ fn dot_w(sum: f32, w: Step, x: Octet) -> f32 {
     + w.k4.w * x.high.x + w.k5.w * x.high.y + w.k6.w * x.high.z + w.k7.w * x.high.w;
 }
 
-fn apply_scale(total: vec4f, block: vec4f, scale: Scale, input_sum: f32) -> vec4f {
+fn apply_scale(total: vec4f, block: vec4f, scale: Scale, moment: Moment) -> vec4f {
   if (SCALE_WORDS == 0u) {
     return total + block;
   }
-  return total + block * scale.scale + scale.minimum * input_sum;
+  return total + (block + moment.top) * scale.scale + scale.minimum * moment.sum;
 }
 
-#import block
 #import rows
 
 // Hands every output of the tile to `emit`. A loop, not one call for each: `emit` is compiled once, which on a software adapter is
@@ -90,7 +97,7 @@ fn matmul(thread: u32, row: u32) {
   loop {
     let step = block * STEPS_PER_BLOCK;
     let scale = load_scales(scales + block * SCALE_WORDS * TILES);
-    add_block(&sums, load_block(base + step * WORDS_PER_STEP * TILES), scale, load_gains(step), row * stride + step, stride);
+    add_block(&sums, scale, base + step * WORDS_PER_STEP * TILES, step, row * stride + step, stride);
     continuing {
       block++;
       break if block >= blocks;

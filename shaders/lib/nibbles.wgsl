@@ -2,7 +2,7 @@
 // A nibble is not shifted down but converted where it stands, 16^i times too large; the activations carry the factor 16^-i
 // (a power of two, so nothing is rounded). That and the signed conversion (one instruction where the unsigned one takes
 // several) made a product on a software adapter 1.7 times faster. The topmost nibble would be negative from 8 on, and a shift costs
-// such an adapter 35 instructions: its highest bit is flipped instead, which makes it 8 too small, and `top` tells of which input
+// such an adapter 35 instructions: its highest bit is flipped instead, which makes it 8 too small, and `add_top` tells which input
 // the product must add eight times.
 
 const WORDS_PER_STEP = 1u;
@@ -24,8 +24,8 @@ fn unpack(word: vec4u) -> Step {
     vec4f((q & vec4i(TOP_NIBBLE)) ^ vec4i(TOP)));
 }
 
-fn top(x: Octet) -> f32 {
-  return x.high.w;
+fn add_top(sum: f32, x: Octet) -> f32 {
+  return sum + x.high.w;
 }
 
 fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {

@@ -1,11 +1,14 @@
 // The rows of a register tile: each thread carries 4 rows, so that every weight is loaded and unpacked once for all of them.
 // Swapped against its siblings by import; a row's sum is the same in each.
+#import block
 
 const ROWS = 4u;
 
 struct Sums { r0: Row, r1: Row, r2: Row, r3: Row }
 
-fn add_block(sums: ptr<function, Sums>, block: Block, scales: Scales, gains: Gains, at: u32, stride: u32) {
+fn add_block(sums: ptr<function, Sums>, scales: Scales, weights_at: u32, step: u32, at: u32, stride: u32) {
+  let block = load_block(weights_at);
+  let gains = load_gains(step);
   (*sums).r0 = add_row((*sums).r0, block, scales, gains, at);
   (*sums).r1 = add_row((*sums).r1, block, scales, gains, at + stride);
   (*sums).r2 = add_row((*sums).r2, block, scales, gains, at + 2u * stride);

@@ -242,3 +242,41 @@ impl PackedLayout {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quads_exchange_k_with_k_xor_tile_and_twice_change_nothing() {
+        for format in PackedFormat::ALL {
+            let layout = PackedLayout { format, rows: 2 * GROUP_ROWS, cols: 40 };
+            let mut state = 1u32;
+            let words: Vec<u32> = (0..layout.bytes() / 4)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    // Scales are small numbers, so that they compare equal to themselves.
+                    state >> 16 & 0x3bff | 0x3c00_0000
+                })
+                .collect();
+            let mut reordered = words.clone();
+            layout.reorder_for_quads(&mut reordered);
+            let scales = layout.row_quant_words() * GROUP_ROWS;
+            assert_eq!(reordered[scales..layout.group_words()], words[scales..layout.group_words()], "{format:?}");
+            let (plain, quads) = (layout.unpack(&words), layout.unpack(&reordered));
+            for row in 0..layout.rows {
+                // Scales change from block to block, never within four k.
+                for k in 0..layout.cols {
+                    let other = k ^ (row % GROUP_ROWS / 16);
+                    assert_eq!(
+                        quads[row * layout.cols + k],
+                        plain[row * layout.cols + other],
+                        "{format:?}, {row}, {k}"
+                    );
+                }
+            }
+            layout.reorder_for_quads(&mut reordered);
+            assert_eq!(reordered, words, "{format:?}");
+        }
+    }
+}

@@ -28,8 +28,7 @@ pub struct DeviceCaps {
     pub software: bool,
     /// Invocations of a workgroup in kernels that do not fix it.
     pub workgroup: u32,
-    /// Whether four neighbouring invocations share what they load, by the quad operations of WebGPU's `subgroups`: where a
-    /// processor emulates the device a load costs as much as thirty multiplications.
+    /// Whether four neighbouring invocations are to share what they load; see [`shares_loads`](Self::shares_loads).
     pub quads: bool,
     /// Largest part of a buffer that one binding can show, in bytes.
     pub max_binding_bytes: u64,
@@ -72,7 +71,11 @@ impl Gpu {
             .map_err(|e| Error::new(ErrorCode::NoAdapter, format!("the WebGPU adapter gave no device: {e}")))?;
         let mut caps =
             DeviceCaps::new(&adapter.get_info(), &limits, features.contains(wgpu::Features::TIMESTAMP_QUERY));
-        caps.quads = caps.software && has_quad_operations(&device).await;
+        // llvmpipe finds out by itself that neighbours load the same.
+        if caps.software && !caps.description.contains("llvmpipe") && has_quad_operations(&device).await {
+            caps.quads = true;
+            caps.workgroup = 4;
+        }
         let fault = Arc::new(Mutex::new(None));
         remember_faults(&device, &fault);
         Ok(Self { device, queue, caps, fault })
@@ -154,6 +157,12 @@ async fn has_quad_operations(device: &wgpu::Device) -> bool {
 }
 
 impl DeviceCaps {
+    /// Whether four neighbouring invocations load a quarter of a product's inputs each and hand them round, by the quad operations of
+    /// WebGPU's `subgroups`: where a processor emulates the device, a load costs as much as thirty multiplications.
+    pub fn shares_loads(&self) -> bool {
+        self.quads && self.workgroup.is_multiple_of(4)
+    }
+
     /// The packed format that suits the device, given the smallest that holds a matrix exactly. A processor that emulates a GPU
     /// spends a sixth of a 4-bit product on half-precision scales, and has memory to spare.
     pub fn weight_format(&self, smallest: PackedFormat) -> PackedFormat {

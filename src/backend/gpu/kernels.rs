@@ -198,12 +198,12 @@ impl Variant {
         variants
     }
 
-    /// Its WGSL; with `quads` four invocations share the loads of a matrix product's inputs ([`DeviceCaps::quads`]).
+    /// Its WGSL; with `quads` four invocations share the loads of a matrix product's inputs ([`DeviceCaps::shares_loads`]).
     ///
     /// # Errors
     /// `Internal` for an import that names no file.
     ///
-    /// [`DeviceCaps::quads`]: super::device::DeviceCaps::quads
+    /// [`DeviceCaps::shares_loads`]: super::device::DeviceCaps::shares_loads
     pub fn source(self, quads: bool) -> Result<String> {
         let mut choices = Vec::new();
         if let Some(format) = self.format {
@@ -271,7 +271,7 @@ impl Kernels {
         if let Some(pipeline) = self.pipelines.borrow().get(&variant) {
             return Ok(pipeline.clone());
         }
-        let source = variant.source(self.gpu.caps.quads)?;
+        let source = variant.source(self.gpu.caps.shares_loads())?;
         let layout = self.layout(variant.kernel, &source);
         let device = &self.gpu.device;
         let name = variant.kernel.name();
@@ -322,7 +322,9 @@ impl Kernels {
         let known = self.layouts.borrow().get(&kernel).cloned();
         let layout = match known {
             Some(layout) => layout,
-            None => self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source(self.gpu.caps.quads)?),
+            None => {
+                self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source(self.gpu.caps.shares_loads())?)
+            }
         };
         let entries: Vec<_> = resources
             .iter()

@@ -156,7 +156,7 @@ impl WeightSink for GpuWeights {
         let target = self.matrices.get(&matrix).ok_or_else(|| missing(&format!("{matrix:?}")))?;
         let mut words: Vec<u32>;
         let mut bytes = bytes;
-        if self.gpu.caps.quads {
+        if self.gpu.caps.shares_loads() {
             words = bytemuck::pod_collect_to_vec(bytes);
             target.layout.reorder_for_quads(&mut words);
             bytes = bytemuck::cast_slice(&words);
