@@ -307,6 +307,33 @@ fn what_cannot_be_run_is_refused() {
 }
 
 #[test]
+fn a_damaged_header_is_an_error_or_other_heads_but_never_a_panic() {
+    let subset = compact()
+        .with("token_map", Tensor::ids("I64", &[1, 3]))
+        .with("previous.weight", numbered(&[VOCAB, 2], 0.0))
+        .with("correction.weight", numbered(&[2, 2], 0.0));
+    let model = tiny_model();
+    let source = Folder::tiny("qwen2").source();
+    for file in [subset.word("form", "parallel"), medusa(2, 1, "")] {
+        let bytes = file.bytes();
+        let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
+        for at in 0..header {
+            for value in [0, b'0', b'9', b'"', b'.', bytes[at] ^ 1] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                let heads = MemorySource::new([("heads.safetensors", damaged)]);
+                let Ok(opened) = block_on(HeadFile::open(&heads)) else { continue };
+                let Ok(fitted) = opened.fit(&model) else { continue };
+                let mut collected = Collected::default();
+                let (own, target) = ((&opened, &fitted, &heads), (&model, &source));
+                let streamed = block_on(stream_heads(own, target, &mut collected, &mut |_, _| {}));
+                streamed.unwrap_or_else(|error| panic!("byte {at} = {value}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn heads_of_another_model_load_with_a_warning() {
     let model = tiny_model();
     let identity = model_identity(&model);

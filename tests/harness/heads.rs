@@ -104,7 +104,7 @@ pub fn file(source: &impl ByteSource, heads: Heads) -> File {
 
 /// Random tokens, ascending.
 fn token_map(vocab: usize, drafts: usize, seed: u64) -> Vec<u32> {
-    let mut random = Random::new(seed ^ 0x6d61_70);
+    let mut random = Random::new(seed ^ 0x6d6170);
     let mut ids: Vec<u32> = (0..vocab as u32).collect();
     for place in 0..drafts {
         ids.swap(place, place + random.below(vocab - place));
