@@ -1,12 +1,13 @@
 //! Drafting and verifying: the vocabulary of one step, and the reference of what the device does in it.
 //!
-//! [`tree`] is what a pass verifies. Drafters ([`ngram`], [`recycling`], draft heads) each propose what may follow a node; [`grow`] is the one
+//! [`tree`] is what a pass verifies. Drafters ([`heads`], [`ngram`], [`recycling`]) each propose what may follow a node; [`grow`] is the one
 //! builder that merges their proposals into the next tree, best first or in a fixed [`shape`]; [`accept`] walks the verified
 //! tree. [`controller`] decides how many nodes a pass is worth. Plain decoding is the tree of one node.
 
 pub mod accept;
 pub mod controller;
 pub mod grow;
+pub mod heads;
 pub mod ngram;
 pub mod recycling;
 pub mod shape;

@@ -3,6 +3,7 @@
 //! It defines what every kernel computes and how every step decides; the GPU backend is checked against it. Steps run when they
 //! are submitted, so a record is there at once. It is also the native path of a machine without a GPU.
 
+pub mod heads;
 pub mod ops;
 
 use std::collections::{HashMap, VecDeque};

@@ -203,6 +203,7 @@ impl Variant {
                 Matrix::Qkv(_) => add(Kernel::Qkv, &both),
                 Matrix::AttentionOut(_) | Matrix::Down(_) => add(Kernel::Project, &both),
                 Matrix::GateUp(_) => add(Kernel::GateUp, &both),
+                Matrix::Heads(_) => unreachable!("no matrix of the model"),
             }
         }
         variants.sort_unstable();
