@@ -77,6 +77,11 @@ impl DraftTrack {
     pub fn in_flight(&self) -> usize {
         self.submitted.len()
     }
+
+    /// Remembers a step as submitted.
+    pub fn submit(&mut self) {
+        self.submitted.push_back(situation(self.match_length));
+    }
 }
 
 impl DraftControl {
@@ -90,14 +95,12 @@ impl DraftControl {
         self.controller.costs()
     }
 
-    /// Rows of the next step, which is remembered as submitted.
-    pub fn submit(&self, track: &mut DraftTrack, plan: &DraftPlan) -> usize {
-        let situation = situation(track.match_length);
-        track.submitted.push_back(situation);
+    /// Rows of the next step as far as is known now.
+    pub fn rows(&self, track: &DraftTrack, plan: &DraftPlan) -> usize {
         match &plan.shape {
             _ if plan.nodes() == 1 => 1,
             Shape::Fixed(tree) => tree.len(),
-            Shape::Grown => self.controller.choose(situation, plan.nodes()),
+            Shape::Grown => self.controller.choose(situation(track.match_length), plan.nodes()),
         }
     }
 

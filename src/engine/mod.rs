@@ -329,8 +329,15 @@ impl<B: Backend> Engine<B> {
         // A step emits at least one token, so more steps than missing tokens are never needed.
         let wanted = session.setup.max_tokens as usize - session.tokens.len();
         while session.track.in_flight() < depth.min(wanted) {
-            let rows = self.control.submit(&mut session.track, &session.setup.draft);
+            let rows = self.control.rows(&session.track, &session.setup.draft);
+            // Several rows are worth it only while drafts are right, which the record under way will tell; where records come
+            // back fast, waiting for it costs less than rows in vain.
+            let may_wait = session.fixed_depth.is_none() && depth <= pacing::FIRST_DEPTH;
+            if rows > 1 && may_wait && session.setup.draft.shape == Shape::Grown && session.track.in_flight() > 0 {
+                break;
+            }
             self.backend.submit_step(rows).await?;
+            session.track.submit();
         }
         let record = self.backend.next_record().await?;
         let (track, stats) = (&mut session.track, &mut session.stats.draft);

@@ -24,7 +24,7 @@ const FORGETTING: f64 = 0.002;
 /// A larger pass must promise this much more than a plain one.
 const MARGIN: f64 = 1.03;
 /// The prior of f, by situation.
-const FIRST_PRIOR: [f64; SITUATIONS] = [0.1, 0.2, 0.4, 0.55, 0.7, 0.8, 0.9];
+const FIRST_PRIOR: [f64; SITUATIONS] = [0.1, 0.1, 0.25, 0.4, 0.6, 0.75, 0.85];
 
 /// Milliseconds of a pass at each of [`SIZES`].
 #[derive(Debug, Clone, Copy, PartialEq)]

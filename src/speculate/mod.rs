@@ -130,6 +130,6 @@ pub struct Calibration {
 
 impl Default for Calibration {
     fn default() -> Self {
-        Self { ngram: [0.2, 0.4, 0.55, 0.7, 0.8, 0.9], recycling: 0.5 }
+        Self { ngram: [0.1, 0.25, 0.4, 0.6, 0.75, 0.85], recycling: 0.4 }
     }
 }
