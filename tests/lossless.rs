@@ -9,7 +9,7 @@ use draftree::backend::{Backend, FinishReason};
 use draftree::engine::{Drafters, Engine, GenerateOptions, MAX_STEPS_IN_FLIGHT};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::Source;
-use draftree::speculate::controller::PassCosts;
+use draftree::speculate::costs::PassCosts;
 use draftree::speculate::shape::{RankTree, Shape};
 use harness::random::Random;
 use harness::{Written, cpu, embedded, engine, generate, generate_afresh, gpu, text};
@@ -22,7 +22,7 @@ const PROMPTS: [&str; 3] = [
 ];
 
 /// The larger a pass the less it costs, so that the largest is always chosen.
-const GENEROUS: PassCosts = PassCosts { ms: [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6] };
+const GENEROUS: PassCosts = PassCosts::fixed([1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6]);
 
 macro_rules! on_both {
     ($check:expr) => {

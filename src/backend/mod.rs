@@ -14,6 +14,7 @@ pub mod self_check;
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::sampling::SamplingParams;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
@@ -115,6 +116,9 @@ pub struct PassCounters {
 pub trait Backend {
     /// The model it runs.
     fn config(&self) -> &ModelConfig;
+
+    /// What passes usually cost on such a machine, relative to each other.
+    fn usual_costs(&self) -> PassCosts;
 
     /// Positions there can be: the model's context, or less where memory is short.
     fn context_limit(&self) -> usize;

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
-use crate::speculate::controller::{Controller, Observation, PassCosts, situation};
+use crate::speculate::controller::{Controller, Observation, situation};
+use crate::speculate::costs::PassCosts;
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources, ngram};
 
@@ -68,8 +69,18 @@ pub struct DraftControl {
 pub struct DraftTrack {
     /// Length of the n-gram match in the tree that the next record tells of.
     match_length: usize,
-    /// The situation each step in flight was submitted in.
-    submitted: VecDeque<usize>,
+    /// Steps in flight, oldest first.
+    submitted: VecDeque<Submitted>,
+    /// The situation that the step of the last record was submitted in.
+    situation: usize,
+    last_record_ms: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Submitted {
+    situation: usize,
+    rows: usize,
+    at_ms: f64,
 }
 
 impl DraftTrack {
@@ -79,8 +90,17 @@ impl DraftTrack {
     }
 
     /// Remembers a step as submitted.
-    pub fn submit(&mut self) {
-        self.submitted.push_back(situation(self.match_length));
+    pub fn submit(&mut self, rows: usize, now_ms: f64) {
+        self.submitted.push_back(Submitted { situation: situation(self.match_length), rows, at_ms: now_ms });
+    }
+
+    /// The record of the oldest step came. Returns that step's rows, and how long the device was at work on it; nothing for the
+    /// first step, which had to wait for the prompt.
+    pub fn record(&mut self, now_ms: f64) -> Option<(usize, f64)> {
+        let step = self.submitted.pop_front()?;
+        self.situation = step.situation;
+        let before_ms = self.last_record_ms.replace(now_ms)?;
+        Some((step.rows, now_ms - step.at_ms.max(before_ms)))
     }
 }
 
@@ -95,6 +115,11 @@ impl DraftControl {
         self.controller.costs()
     }
 
+    /// A step of `rows` rows took `ms`.
+    pub fn follow(&mut self, rows: usize, ms: f64) {
+        self.controller.follow(rows, ms);
+    }
+
     /// Rows of the next step as far as is known now.
     pub fn rows(&self, track: &DraftTrack, plan: &DraftPlan) -> usize {
         match &plan.shape {
@@ -104,7 +129,7 @@ impl DraftControl {
         }
     }
 
-    /// Learns from the record of the oldest step in flight. Returns a new calibration when it is time to tell the device.
+    /// Learns from the record that `track` was just told of. Returns a new calibration when it is time to tell the device.
     pub fn observe(
         &mut self,
         track: &mut DraftTrack,
@@ -112,7 +137,6 @@ impl DraftControl {
         record: &StepRecord,
         stats: &mut DraftStats,
     ) -> Option<Calibration> {
-        let situation = track.submitted.pop_front().unwrap_or(0);
         let class = ngram::class(track.match_length);
         track.match_length = record.match_length;
         stats.record(record);
@@ -132,7 +156,7 @@ impl DraftControl {
         }
         let path: Vec<usize> = record.tokens.iter().map(|emitted| emitted.node).filter(|&node| node > 0).collect();
         self.controller.observe(&Observation {
-            situation,
+            situation: track.situation,
             path: &path,
             missed: record.missed,
             ended: record.finish.is_some(),

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
 use crate::sampling::SamplingParams;
 use crate::speculate::accept::AcceptRule;
-use crate::speculate::controller::PassCosts;
+use crate::speculate::costs::{PassCosts, SIZES};
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Source, Sources};
@@ -140,14 +140,8 @@ pub struct Engine<B> {
 impl<B: Backend> Engine<B> {
     /// An engine with an empty cache.
     pub fn new(backend: B, text: TextParts, clock: Clock) -> Self {
-        Self {
-            backend,
-            text,
-            slots: KvSlots::default(),
-            pacer: Pacer::default(),
-            control: DraftControl::new(PassCosts::from_measured(&[])),
-            clock,
-        }
+        let control = DraftControl::new(backend.usual_costs());
+        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), control, clock }
     }
 
     /// The backend.
@@ -172,37 +166,41 @@ impl<B: Backend> Engine<B> {
         self.slots.roll_back(0);
     }
 
-    /// What passes cost, for choosing how many nodes one verifies. Until it is known, passes have one row.
+    /// What passes cost, for choosing how many nodes one verifies.
     pub fn set_costs(&mut self, costs: PassCosts) {
         self.control = DraftControl::new(costs);
     }
 
-    /// What passes cost here.
+    /// What passes cost here, as far as is known by now.
     pub fn costs(&self) -> &PassCosts {
         self.control.costs()
     }
 
-    /// Measures what passes cost, in a fraction of a second: sizes that would take longer are left to extrapolation.
+    /// Measures what passes cost. Sizes that would take longer than a fraction of a second are only estimated from the others.
     ///
     /// # Errors
     /// `OutOfMemory`, `DeviceLost`.
     pub async fn measure_costs(&mut self) -> Result<()> {
         self.forget();
+        let mut costs = self.backend.usual_costs();
         let mut measured: Vec<(usize, f64)> = Vec::new();
         let began_ms = (self.clock)();
-        for rows in [1, 4, 8, 2, 16] {
+        for (index, &rows) in SIZES.iter().enumerate() {
+            // Twice each: the first pass of a size may have a pipeline to compile.
             let spent_ms = (self.clock)() - began_ms;
-            let expected_ms = measured.first().map_or(0.0, |&(_, ms)| 2.0 * ms * rows as f64 / 2.0);
-            if measured.len() > 1 && spent_ms + expected_ms > MEASURE_MS {
-                continue;
+            if index > 0 && spent_ms + 2.0 * costs.ms()[index] > MEASURE_MS {
+                break;
             }
-            // The first pass of a size may have a pipeline to compile.
-            self.backend.run_passes(rows, 1, 1).await?;
-            let pass_began_ms = (self.clock)();
-            self.backend.run_passes(rows, 1, 1).await?;
-            measured.push((rows, (self.clock)() - pass_began_ms));
+            let mut fastest = f64::INFINITY;
+            for _ in 0..2 {
+                let pass_began_ms = (self.clock)();
+                self.backend.run_passes(rows, 1, 1).await?;
+                fastest = fastest.min((self.clock)() - pass_began_ms);
+            }
+            measured.push((rows, fastest));
+            costs = self.backend.usual_costs().measured(&measured);
         }
-        self.set_costs(PassCosts::from_measured(&measured));
+        self.set_costs(costs);
         Ok(())
     }
 
@@ -337,14 +335,19 @@ impl<B: Backend> Engine<B> {
                 break;
             }
             self.backend.submit_step(rows).await?;
-            session.track.submit();
+            session.track.submit(rows, (self.clock)());
         }
         let record = self.backend.next_record().await?;
+        let now_ms = (self.clock)();
+        let took = session.track.record(now_ms);
+        // A record that comes back late tells nothing of the pass.
+        if let Some((rows, ms)) = took.filter(|_| depth <= pacing::FIRST_DEPTH) {
+            self.control.follow(rows, ms);
+        }
         let (track, stats) = (&mut session.track, &mut session.stats.draft);
         if let Some(calibration) = self.control.observe(track, &session.setup.draft, &record, stats) {
             self.backend.calibrate(&calibration);
         }
-        let now_ms = (self.clock)();
         if session.fixed_depth.is_none() {
             self.pacer.record(now_ms);
         }

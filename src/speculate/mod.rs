@@ -2,10 +2,11 @@
 //!
 //! [`tree`] is what a pass verifies. Drafters ([`heads`], [`ngram`], [`recycling`]) each propose what may follow a node; [`grow`] is the one
 //! builder that merges their proposals into the next tree, best first or in a fixed [`shape`]; [`accept`] walks the verified
-//! tree. [`controller`] decides how many nodes a pass is worth. Plain decoding is the tree of one node.
+//! tree. [`controller`] decides how many nodes a pass is worth, by what it [`costs`]. Plain decoding is the tree of one node.
 
 pub mod accept;
 pub mod controller;
+pub mod costs;
 pub mod grow;
 pub mod heads;
 pub mod ngram;

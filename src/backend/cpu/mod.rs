@@ -16,6 +16,7 @@ use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
 use crate::speculate::accept::{Walk, walk};
+use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
 use crate::speculate::recycling::Successors;
 use crate::speculate::tree::Tree;
@@ -307,6 +308,10 @@ fn take_vector(weights: &mut CpuWeights, vector: Vector) -> Result<Vec<f32>> {
 impl Backend for CpuBackend {
     fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    fn usual_costs(&self) -> PassCosts {
+        PassCosts::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
     }
 
     fn context_limit(&self) -> usize {

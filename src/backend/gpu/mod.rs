@@ -33,6 +33,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
 use crate::sampling::SamplingParams;
 use crate::speculate::Calibration;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
 
 /// Steps in flight at most: a record must be copied before the ring comes round to it.
@@ -243,6 +244,15 @@ fn dense_bias(params: &SamplingParams, vocab_size: usize) -> Vec<f32> {
 impl Backend for GpuBackend {
     fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    fn usual_costs(&self) -> PassCosts {
+        // Processors that emulate a device pay for arithmetic; devices pay for reading the weights until rows are many (figures for
+        // small batches on integrated and discrete devices lie between).
+        PassCosts::new(match self.gpu.caps.software {
+            true => [1.0, 1.5, 2.3, 4.2, 7.7, 15.5, 31.0],
+            false => [1.0, 1.1, 1.4, 2.3, 4.0, 7.5, 15.0],
+        })
     }
 
     fn context_limit(&self) -> usize {
