@@ -134,6 +134,7 @@ pub struct Engine<B> {
     slots: KvSlots,
     pacer: Pacer,
     control: DraftControl,
+    measured: Vec<(usize, f64)>,
     clock: Clock,
 }
 
@@ -146,6 +147,7 @@ impl<B: Backend> Engine<B> {
             slots: KvSlots::default(),
             pacer: Pacer::default(),
             control: DraftControl::new(PassCosts::from_measured(&[])),
+            measured: Vec::new(),
             clock,
         }
     }
@@ -202,8 +204,19 @@ impl<B: Backend> Engine<B> {
             self.backend.run_passes(rows, 1, 1).await?;
             measured.push((rows, (self.clock)() - pass_began_ms));
         }
-        self.set_costs(PassCosts::from_measured(&measured));
+        self.set_measured(measured);
         Ok(())
+    }
+
+    /// Takes what an earlier [`measure_costs`](Self::measure_costs) found on the same device, as [`measured`](Self::measured) gave it.
+    pub fn set_measured(&mut self, measured: Vec<(usize, f64)>) {
+        self.set_costs(PassCosts::from_measured(&measured));
+        self.measured = measured;
+    }
+
+    /// Milliseconds of passes as measured, by their number of rows.
+    pub fn measured(&self) -> &[(usize, f64)] {
+        &self.measured
     }
 
     /// The ids of a prompt.
@@ -341,8 +354,9 @@ impl<B: Backend> Engine<B> {
         if session.fixed_depth.is_none() {
             self.pacer.record(now_ms);
         }
-        session.stats.record(now_ms, depth);
-        Ok(self.take(session, &record))
+        let chunk = self.take(session, &record);
+        session.stats.record(now_ms, depth, chunk.tokens.len());
+        Ok(chunk)
     }
 
     /// Computes the next piece of the prompt, or, behind the last one, lets the first step decide. Returns whether it does.
@@ -373,11 +387,12 @@ impl<B: Backend> Engine<B> {
             self.slots.commit(&[session.root]);
             session.root = token;
             session.tokens.push(token);
+            session.stats.draft.tokens[source as usize] += 1;
             chunk.tokens.push(token);
             chunk.sources.push(source);
             let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
-            chunk.text += &session.stop.push(&piece);
+            chunk.pieces.push(session.stop.push(&piece));
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
                 break;
@@ -385,13 +400,16 @@ impl<B: Backend> Engine<B> {
         }
         if session.finish.is_none() && record.finish.is_some() {
             session.finish = record.finish;
-            let rest = session.decoder.finish();
-            chunk.text += &session.stop.push(&rest);
-            chunk.text += &session.stop.finish();
+            let mut rest = session.decoder.finish();
+            rest = session.stop.push(&rest) + &session.stop.finish();
+            if let Some(last) = chunk.pieces.last_mut() {
+                *last += &rest;
+            }
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
             }
         }
+        chunk.text = chunk.pieces.concat();
         session.text += &chunk.text;
         if session.finish.is_some() {
             self.end(session);
