@@ -134,6 +134,7 @@ pub struct Engine<B> {
     slots: KvSlots,
     pacer: Pacer,
     control: DraftControl,
+    measured: Vec<(usize, f64)>,
     clock: Clock,
 }
 
@@ -141,7 +142,7 @@ impl<B: Backend> Engine<B> {
     /// An engine with an empty cache.
     pub fn new(backend: B, text: TextParts, clock: Clock) -> Self {
         let control = DraftControl::new(backend.usual_costs());
-        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), control, clock }
+        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), control, measured: Vec::new(), clock }
     }
 
     /// The backend.
@@ -200,8 +201,19 @@ impl<B: Backend> Engine<B> {
             measured.push((rows, fastest));
             costs = self.backend.usual_costs().measured(&measured);
         }
-        self.set_costs(costs);
+        self.set_measured(measured);
         Ok(())
+    }
+
+    /// Takes what an earlier [`measure_costs`](Self::measure_costs) found on the same device, as [`measured`](Self::measured) gave it.
+    pub fn set_measured(&mut self, measured: Vec<(usize, f64)>) {
+        self.set_costs(self.backend.usual_costs().measured(&measured));
+        self.measured = measured;
+    }
+
+    /// Milliseconds of passes as measured, by their number of rows.
+    pub fn measured(&self) -> &[(usize, f64)] {
+        &self.measured
     }
 
     /// The ids of a prompt.
@@ -351,8 +363,9 @@ impl<B: Backend> Engine<B> {
         if session.fixed_depth.is_none() {
             self.pacer.record(now_ms);
         }
-        session.stats.record(now_ms, depth);
-        Ok(self.take(session, &record))
+        let chunk = self.take(session, &record);
+        session.stats.record(now_ms, depth, chunk.tokens.len());
+        Ok(chunk)
     }
 
     /// Computes the next piece of the prompt, or, behind the last one, lets the first step decide. Returns whether it does.
@@ -383,11 +396,12 @@ impl<B: Backend> Engine<B> {
             self.slots.commit(&[session.root]);
             session.root = token;
             session.tokens.push(token);
+            session.stats.draft.tokens[source as usize] += 1;
             chunk.tokens.push(token);
             chunk.sources.push(source);
             let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
-            chunk.text += &session.stop.push(&piece);
+            chunk.pieces.push(session.stop.push(&piece));
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
                 break;
@@ -395,13 +409,16 @@ impl<B: Backend> Engine<B> {
         }
         if session.finish.is_none() && record.finish.is_some() {
             session.finish = record.finish;
-            let rest = session.decoder.finish();
-            chunk.text += &session.stop.push(&rest);
-            chunk.text += &session.stop.finish();
+            let mut rest = session.decoder.finish();
+            rest = session.stop.push(&rest) + &session.stop.finish();
+            if let Some(last) = chunk.pieces.last_mut() {
+                *last += &rest;
+            }
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
             }
         }
+        chunk.text = chunk.pieces.concat();
         session.text += &chunk.text;
         if session.finish.is_some() {
             self.end(session);
