@@ -9,7 +9,7 @@ use super::errors::from_js;
 use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
 use crate::sampling::SamplingParams;
-use crate::speculate::controller::SIZES;
+use crate::speculate::costs::SIZES;
 use crate::speculate::shape::{RankTree, Shape};
 use crate::speculate::{Source, Sources};
 use crate::tokenizer::Message;
