@@ -8,7 +8,7 @@ use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::speculate::controller::{Controller, Observation, situation};
-use crate::speculate::costs::PassCosts;
+use crate::speculate::costs::{PassCosts, SIZES};
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources, ngram};
 
@@ -47,12 +47,16 @@ impl Drafters {
     }
 }
 
-/// Nodes of a grown tree where the caller does not say.
-pub const DEFAULT_MAX_NODES: usize = 16;
+/// Nodes of a grown tree where the caller does not say: as many as cost no more than this many plain passes.
+const MAX_PLAIN_PASSES: f64 = 4.0;
+/// And no more and no fewer than these.
+const DEFAULT_MAX_NODES: std::ops::RangeInclusive<usize> = 4..=16;
 /// Weight of the newest observation of a drafter's acceptance.
 const LEARNING: f32 = 0.03;
 /// Estimates stay this far from certainty, so that a drafter is never written off.
 const SURE: f32 = 0.98;
+/// A pass of one row that takes this long leaves a round trip of a few milliseconds little weight.
+const LONG_PASS_MS: f64 = 30.0;
 /// Records between two updates of what the device goes by.
 const CALIBRATION_INTERVAL: u32 = 16;
 
@@ -120,6 +124,12 @@ impl DraftControl {
         self.controller.follow(rows, ms);
     }
 
+    /// Whether a step of so many rows should wait for the record under way, where records come back fast. Several rows are worth it only
+    /// while drafts are right, which that record will tell; with long passes, waiting for it costs less than rows in vain.
+    pub fn waits(&self, rows: usize, plan: &DraftPlan) -> bool {
+        rows > 1 && plan.shape == Shape::Grown && self.costs().ms()[0] >= LONG_PASS_MS
+    }
+
     /// Rows of the next step as far as is known now.
     pub fn rows(&self, track: &DraftTrack, plan: &DraftPlan) -> usize {
         match &plan.shape {
@@ -171,13 +181,15 @@ impl DraftControl {
     }
 }
 
-/// The drafting that options ask for; `available` are the drafters that have something to work with.
+/// The drafting that options ask for; `available` are the drafters that have something to work with, `costs` what passes cost here.
 ///
 /// # Errors
 /// `InvalidOption` for a drafter that has not, and for too many nodes.
-pub fn plan(options: &GenerateOptions, available: Sources) -> Result<DraftPlan> {
+pub fn plan(options: &GenerateOptions, available: Sources, costs: &PassCosts) -> Result<DraftPlan> {
     let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
-    let max_nodes = options.max_nodes.unwrap_or(DEFAULT_MAX_NODES);
+    let affordable = SIZES.iter().zip(costs.ms()).filter(|&(_, ms)| *ms <= MAX_PLAIN_PASSES * costs.ms()[0]);
+    let most = affordable.map(|(&rows, _)| rows).max().unwrap_or(1);
+    let max_nodes = options.max_nodes.unwrap_or(most.clamp(*DEFAULT_MAX_NODES.start(), *DEFAULT_MAX_NODES.end()));
     if !(1..=MAX_ROWS).contains(&max_nodes) {
         return invalid(format!("maxNodes must be from 1 to {MAX_ROWS}, found {max_nodes}"));
     }

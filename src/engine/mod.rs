@@ -10,7 +10,7 @@ mod session;
 mod stats;
 mod stop;
 
-pub use self::drafting::{DEFAULT_MAX_NODES, Drafters};
+pub use self::drafting::Drafters;
 use self::drafting::{DraftControl, DraftTrack};
 use self::pacing::Pacer;
 pub use self::session::{Chunk, Session};
@@ -246,7 +246,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
-        let draft = drafting::plan(options, AVAILABLE)?;
+        let draft = drafting::plan(options, AVAILABLE, self.control.costs())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {
@@ -340,10 +340,9 @@ impl<B: Backend> Engine<B> {
         let wanted = session.setup.max_tokens as usize - session.tokens.len();
         while session.track.in_flight() < depth.min(wanted) {
             let rows = self.control.rows(&session.track, &session.setup.draft);
-            // Several rows are worth it only while drafts are right, which the record under way will tell; where records come
-            // back fast, waiting for it costs less than rows in vain.
-            let may_wait = session.fixed_depth.is_none() && depth <= pacing::FIRST_DEPTH;
-            if rows > 1 && may_wait && session.setup.draft.shape == Shape::Grown && session.track.in_flight() > 0 {
+            let may_wait =
+                session.fixed_depth.is_none() && depth <= pacing::FIRST_DEPTH && session.track.in_flight() > 0;
+            if may_wait && self.control.waits(rows, &session.setup.draft) {
                 break;
             }
             self.backend.submit_step(rows).await?;
