@@ -44,7 +44,7 @@ const specs = /** @type {const} */ ({
   model: { type: 'text', value: 'M', help: 'a known name, a .gguf file, a folder, a URL or a hub id; smollm2-135m-instruct unless told' },
   browser: { type: 'text', choices: browserNames, help: 'chromium unless told' },
   drafters: { type: 'flag', help: 'compare drafters with plain decoding, interleaved' },
-  draft: { type: 'texts', value: 'WHO', help: 'with --drafters: a drafter, auto, or several with commas; ngram, recycling and auto unless told' },
+  draft: { type: 'texts', value: 'WHO', help: 'with --drafters: a drafter, auto, or several with commas; every one there is and auto unless told' },
   tree: draftSpecs.tree,
   'max-nodes': draftSpecs['max-nodes'],
   prompts: { type: 'text', value: 'SET', help: 'repetitive (unless told), spec-bench, or a file of JSON lines {id, category, prompt}' },
@@ -89,7 +89,7 @@ async function main(argv) {
  * @returns {Promise<number>} the exit status
  */
 async function compareDrafters(name, browser, maxTokens, values) {
-  const { draft = ['ngram', 'recycling', 'auto'], prompts: set = 'repetitive', categories, temperature, seed } = values;
+  const { prompts: set = 'repetitive', categories, temperature, seed } = values;
   const { tree, 'max-nodes': maxNodes, 'max-prompt-tokens': maxPromptTokens = 512 } = values;
   const options = { ...(await draftOptions({ tree, 'max-nodes': maxNodes })), ...(temperature && { temperature }), ...(seed && { seed }) };
   const { source, mounts } = await resolveModel(name, '/model/');
@@ -101,7 +101,7 @@ async function compareDrafters(name, browser, maxTokens, values) {
     const choice = { chat: Boolean(info['hasChatTemplate']), categories: categories?.split(','), perCategory: values['per-category'] ?? (set === 'spec-bench' ? 2 : undefined) };
     const tasks = await readTasks(set, choice);
     const drafters = [];
-    for (const each of draft) {
+    for (const each of values.draft ?? [.../** @type {string[]} */ (info['drafters']), 'auto']) {
       const { info: _info, ...measured } = await measureDrafter(session, address, each, tasks, { maxTokens, maxPromptTokens, options });
       drafters.push(measured);
     }

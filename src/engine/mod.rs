@@ -4,6 +4,7 @@
 //! for the oldest record only. The engine is generic over the backend and knows no browser; what it needs of the platform is a
 //! clock.
 
+mod costs;
 mod drafting;
 mod pacing;
 mod session;
@@ -21,7 +22,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
 use crate::sampling::SamplingParams;
 use crate::speculate::accept::AcceptRule;
-use crate::speculate::costs::{PassCosts, SIZES};
+use crate::speculate::costs::PassCosts;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Source, Sources};
@@ -32,9 +33,6 @@ pub const MAX_STEPS_IN_FLIGHT: usize = 32;
 
 /// Drafters that need nothing but the text.
 const AVAILABLE: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
-
-/// Milliseconds that may be spent on measuring passes.
-const MEASURE_MS: f64 = 300.0;
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
@@ -150,6 +148,11 @@ impl<B: Backend> Engine<B> {
         &self.backend
     }
 
+    /// Drafters that have something to work with.
+    pub fn drafters(&self) -> Sources {
+        AVAILABLE
+    }
+
     /// The backend, for passes outside a generation.
     pub fn backend_mut(&mut self) -> &mut B {
         self.forget();
@@ -183,24 +186,7 @@ impl<B: Backend> Engine<B> {
     /// `OutOfMemory`, `DeviceLost`.
     pub async fn measure_costs(&mut self) -> Result<()> {
         self.forget();
-        let mut costs = self.backend.usual_costs();
-        let mut measured: Vec<(usize, f64)> = Vec::new();
-        let began_ms = (self.clock)();
-        for (index, &rows) in SIZES.iter().enumerate() {
-            // Twice each: the first pass of a size may have a pipeline to compile.
-            let spent_ms = (self.clock)() - began_ms;
-            if index > 0 && spent_ms + 2.0 * costs.ms()[index] > MEASURE_MS {
-                break;
-            }
-            let mut fastest = f64::INFINITY;
-            for _ in 0..2 {
-                let pass_began_ms = (self.clock)();
-                self.backend.run_passes(rows, 1, 1).await?;
-                fastest = fastest.min((self.clock)() - pass_began_ms);
-            }
-            measured.push((rows, fastest));
-            costs = self.backend.usual_costs().measured(&measured);
-        }
+        let measured = costs::measure(&mut self.backend, self.clock).await?;
         self.set_measured(measured);
         Ok(())
     }
@@ -246,7 +232,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
-        let draft = drafting::plan(options, AVAILABLE, self.control.costs())?;
+        let draft = drafting::plan(options, self.drafters(), self.control.costs())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {
