@@ -12,10 +12,7 @@ import { serve } from './serve.mjs';
 /** @typedef {{ role: string, content: string }} Message */
 /** @typedef {Record<string, unknown>} GenerateOptions options of the package's `generate` */
 /** @typedef {{ stage: string, file?: string, loaded: number, total: number }} Progress */
-/**
- * What the package's `generate` results in (`GenerationResult` of the package).
- * @typedef {{ text: string, tokens: number[], promptTokens: number[], finishReason: string, usage: Record<string, number>, stats: Record<string, number> }} Result
- */
+/** @typedef {import('../pkg/index.js').GenerationResult} Result what the package's `generate` results in */
 /** @typedef {{ name: string, adapter: Record<string, string>, [key: string]: unknown }} Info what the package tells of a model */
 
 /** An empty page; the icon keeps browsers from asking for one. */
@@ -122,10 +119,24 @@ export class HeadlessModel {
     this.#onText = onText;
     try {
       await this.#session.page.evaluate(() => /** @type {any} */ (globalThis).model.reset());
-      return await this.#session.page.evaluate(generateInPage, prompt, options);
+      return await this.#session.page.evaluate(generateInPage, prompt, options, true);
     } finally {
       this.#onText = undefined;
     }
+  }
+
+  /**
+   * One generation that finds in the cache what the last one left there, without the messages that stream its text here: for measuring.
+   * @param {string | Message[]} prompt @param {GenerateOptions} options
+   * @returns {Promise<Result>}
+   */
+  generateAgain(prompt, options) {
+    return this.#session.page.evaluate(generateInPage, prompt, options, false);
+  }
+
+  /** How many tokens of context a prompt takes. @param {string | Message[]} prompt @returns {Promise<number>} */
+  countTokens(prompt) {
+    return this.#session.page.evaluate((prompt) => /** @type {any} */ (globalThis).model.countTokens(prompt), prompt);
   }
 
   /** @param {Record<string, unknown>} options @returns {Promise<Record<string, unknown>>} */
@@ -176,12 +187,12 @@ async function loadInPage(packageUrl, source, options) {
 
 /**
  * Runs in the page.
- * @param {string | Message[]} prompt @param {GenerateOptions} options
+ * @param {string | Message[]} prompt @param {GenerateOptions} options @param {boolean} isStreamed
  * @returns {Promise<Result>}
  */
-async function generateInPage(prompt, options) {
+async function generateInPage(prompt, options, isStreamed) {
   const generation = /** @type {any} */ (globalThis).model.generate(prompt, options);
-  for await (const { text } of generation) /** @type {any} */ (globalThis).sendMessage({ text });
+  for await (const { text } of generation) if (isStreamed) /** @type {any} */ (globalThis).sendMessage({ text });
   const result = await generation.result;
   return { ...result, tokens: [...result.tokens], promptTokens: [...result.promptTokens] };
 }

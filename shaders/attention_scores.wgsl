@@ -68,7 +68,7 @@ fn attention_scores(@builtin(global_invocation_id) id: vec3u) {
   let chunk = id.x;
   let kv_head = id.y;
   let row = id.z;
-  if (row >= state.rows || state.finish != 0u) {
+  if (row >= pass_rows() || state.finish != 0u) {
     return;
   }
   let first = chunk * CHUNK;

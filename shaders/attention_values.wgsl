@@ -43,7 +43,7 @@ fn attention_values(@builtin(global_invocation_id) id: vec3u) {
   let d = id.x;
   let kv_head = id.y;
   let row = id.z;
-  if (d >= attention.head_quads || row >= state.rows || state.finish != 0u) {
+  if (d >= attention.head_quads || row >= pass_rows() || state.finish != 0u) {
     return;
   }
   let end = state.context_length + state.depths[row] + 1u;

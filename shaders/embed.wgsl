@@ -14,7 +14,7 @@ override WORKGROUP: u32 = 8u;
 fn embed(@builtin(global_invocation_id) id: vec3u) {
   let step = id.x;
   let row = id.y;
-  if (step * 8u >= shape.columns || row >= state.rows || state.finish != 0u) {
+  if (step * 8u >= shape.columns || row >= pass_rows() || state.finish != 0u) {
     return;
   }
   let token = state.tokens[row];

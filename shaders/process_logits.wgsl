@@ -16,7 +16,7 @@ override WORKGROUP: u32 = 8u;
 fn process_logits(@builtin(global_invocation_id) id: vec3u) {
   let quad = id.x;
   let row = id.y;
-  if (quad >= sampling.vocabulary_quads || row >= state.rows || state.finish != 0u) {
+  if (quad >= sampling.vocabulary_quads || row >= pass_rows() || state.finish != 0u) {
     return;
   }
   var seen = history[quad];

@@ -30,7 +30,7 @@ fn better(best: Candidate, logit: f32, token: u32, edge: f32, position: u32) -> 
 fn sample(@builtin(global_invocation_id) id: vec3u) {
   let chunk = id.x;
   let row = id.y;
-  if (chunk >= sampling.chunks || row >= state.rows || state.finish != 0u) {
+  if (chunk >= sampling.chunks || row >= pass_rows() || state.finish != 0u) {
     return;
   }
   var edge = LOWEST;

@@ -65,7 +65,7 @@ fn apply_scale(total: vec4f, block: vec4f, scale: Scale, moment: Moment) -> vec4
 // Hands every output of the tile to `emit`. A loop, not one call for each: `emit` is compiled once, which on a software adapter is
 // most of a second less at load.
 fn emit_tile(outputs: ptr<function, array<vec4f, ROWS * QUADS>>, row: u32, quad: u32) {
-  let count = min(ROWS, state.rows - row) * QUADS;
+  let count = min(ROWS, pass_rows() - row) * QUADS;
   var i = 0u;
   loop {
     let at = quad + (i & (QUADS - 1u));
@@ -81,7 +81,7 @@ fn emit_tile(outputs: ptr<function, array<vec4f, ROWS * QUADS>>, row: u32, quad:
 
 // The tile of thread `thread` (along the outputs) for the rows from `row` on, which must be the same for the whole workgroup.
 fn matmul(thread: u32, row: u32) {
-  if (row >= state.rows || state.finish != 0u) {
+  if (row >= pass_rows() || state.finish != 0u) {
     return;
   }
   // Threads past the last tile take it too and emit nothing: all of them must reach the exchanges of lanes_quad.wgsl.

@@ -7,18 +7,29 @@ const MAX_END_TOKENS = 32u;
 
 struct State {
   context_length: u32,  // positions whose keys and values are committed
-  rows: u32,            // nodes of this pass's tree; the next lines describe them
+  rows: u32,            // nodes of the tree that the arrays below describe
   finish: u32,          // 0 while running, else why it ended (FinishReason in src/backend/mod.rs)
   emitted: u32,         // tokens emitted so far
   max_tokens: u32,      // emit no more than this
   context_limit: u32,   // positions the model or the cache has room for
   step: u32,            // records written so far
+  row_limit: u32,       // nodes this pass has room for; the CPU writes it before the pass
+  visited_rows: u32,    // rows that the last walk visited; `visited` lists them
+  commit_start: u32,    // where the keys and values of the first of them stand
+  last_row: u32,        // the last of them: what comes next is drafted from its hidden state
   end_token_count: u32,
   end_tokens: array<u32, MAX_END_TOKENS>,
   tokens: array<u32, MAX_ROWS>,             // node 0 is the root: decided, not yet in the cache
   parents: array<u32, MAX_ROWS>,            // parent < child; the root is its own parent
   depths: array<u32, MAX_ROWS>,             // position of a node = context_length + depth
   paths: array<u32, MAX_ROWS * MAX_ROWS>,   // [node, d] = the node's ancestor at depth d (itself at its own depth)
+  sources: array<u32, MAX_ROWS>,            // who drafted a node (Source in src/speculate/mod.rs)
+  visited: array<u32, MAX_ROWS>,
+}
+
+// Nodes that this pass computes: the first ones of the tree. They are a tree too, since a parent stands before its children.
+fn pass_rows() -> u32 {
+  return min(state.rows, state.row_limit);
 }
 
 // The cache slot that holds logical position `position` as node `node` sees it: a committed slot, or the scratch row of the

@@ -14,7 +14,9 @@ pub mod self_check;
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::sampling::SamplingParams;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
+use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
 pub use crate::speculate::tree::MAX_ROWS;
 pub use kv_slots::KvSlots;
@@ -60,17 +62,40 @@ pub struct GenerationSetup {
     pub prompt: Vec<u32>,
     /// Ids from here on are padding of the head and are never chosen.
     pub valid_tokens: u32,
+    /// How the trees are drafted that passes verify.
+    pub draft: DraftPlan,
+}
+
+/// A token that a step emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Emitted {
+    /// The token.
+    pub token: u32,
+    /// Who drafted the node that was visited for it; [`Source::Model`] for the last token of a step, which no row was needed for.
+    pub source: Source,
+    /// That node; 0 for the model's own.
+    pub node: usize,
+    /// Drafters that had a proposal in the pass for this place.
+    pub offered: Sources,
 }
 
 /// What one step did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepRecord {
     /// Tokens emitted, in order; empty for a step that ran after the end.
-    pub tokens: Vec<u32>,
+    pub tokens: Vec<Emitted>,
     /// Why the text ended with this step, if it did.
     pub finish: Option<FinishReason>,
     /// Committed positions after the step.
     pub context_length: usize,
+    /// Nodes the pass verified, the root included.
+    pub rows: usize,
+    /// The drafted node beyond them that would have been visited next.
+    pub missed: Option<usize>,
+    /// Nodes drafted for the next step, the root included.
+    pub drafted: usize,
+    /// Length of the n-gram match behind them; 0 without one.
+    pub match_length: usize,
 }
 
 /// Counters of the work a backend was asked to do since the generation began.
@@ -92,6 +117,9 @@ pub trait Backend {
     /// The model it runs.
     fn config(&self) -> &ModelConfig;
 
+    /// What passes usually cost on such a machine, relative to each other.
+    fn usual_costs(&self) -> PassCosts;
+
     /// Positions there can be: the model's context, or less where memory is short.
     fn context_limit(&self) -> usize;
 
@@ -104,11 +132,15 @@ pub trait Backend {
     /// Starts a generation whose first step has `root` at position `start`; forgets the records of an earlier one.
     fn begin(&mut self, start: usize, root: u32, setup: &GenerationSetup) -> Result<()>;
 
-    /// Queues one decode step. Never waits for an earlier one.
+    /// Queues one decode step that verifies at most `rows` nodes of the tree that the step before it drafts. Never waits for an
+    /// earlier one. The text does not depend on `rows`.
     ///
     /// # Errors
     /// `OutOfMemory` when the cache cannot grow, `DeviceLost`.
-    async fn submit_step(&mut self) -> Result<()>;
+    async fn submit_step(&mut self, rows: usize) -> Result<()>;
+
+    /// How far drafters are to be believed, from the next submitted step on.
+    fn calibrate(&mut self, calibration: &Calibration);
 
     /// The record of the oldest step not yet read; waits for it.
     ///
@@ -124,6 +156,20 @@ pub trait Backend {
     /// # Errors
     /// `OutOfMemory`, `DeviceLost`.
     async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>>;
+
+    /// Runs `passes` verification passes of `rows` rows at context length `context` and waits for them; nothing is read back.
+    /// Time it from outside.
+    ///
+    /// # Errors
+    /// `InvalidOption` for more rows than a pass can have, `OutOfMemory`, `DeviceLost`.
+    async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()>;
+
+    /// Runs a verification pass for each of `rows`, one behind the other, and returns their milliseconds by the device's own clock;
+    /// `None` where it has none.
+    ///
+    /// # Errors
+    /// As [`run_passes`](Self::run_passes).
+    async fn time_passes(&mut self, rows: &[usize], context: usize) -> Result<Option<Vec<f64>>>;
 
     /// Waits until everything submitted has run.
     async fn settle(&mut self) -> Result<()>;

@@ -4,24 +4,35 @@
 //! for the oldest record only. The engine is generic over the backend and knows no browser; what it needs of the platform is a
 //! clock.
 
+mod costs;
+mod drafting;
 mod pacing;
 mod session;
 mod stats;
 mod stop;
 
+pub use self::drafting::Drafters;
+use self::drafting::{DraftControl, DraftTrack};
 use self::pacing::Pacer;
 pub use self::session::{Chunk, Session};
-pub use self::stats::GenerationStats;
+pub use self::stats::{Acceptance, DraftStats, GenerationStats};
 use self::stop::StopStrings;
-use crate::backend::{Backend, FinishReason, GenerationSetup, KvSlots, MAX_END_TOKENS, StepRecord};
+use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, KvSlots, MAX_END_TOKENS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
 use crate::sampling::SamplingParams;
+use crate::speculate::accept::AcceptRule;
+use crate::speculate::costs::PassCosts;
+use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
+use crate::speculate::{Source, Sources};
 use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
 
 /// Steps in flight at most.
 pub const MAX_STEPS_IN_FLIGHT: usize = 32;
+
+/// Drafters that need nothing but the text.
+const AVAILABLE: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
@@ -51,6 +62,14 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Steps in flight; found by measurement when absent.
     pub steps_in_flight: Option<usize>,
+    /// Who drafts.
+    pub draft: Drafters,
+    /// The shape of draft trees.
+    pub tree: Shape,
+    /// Nodes of a grown tree at most, the root included.
+    pub max_nodes: Option<usize>,
+    /// Which drafted tokens pass.
+    pub accept: AcceptRule,
 }
 
 impl Default for GenerateOptions {
@@ -61,6 +80,10 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             ignore_eos: false,
             steps_in_flight: None,
+            draft: Drafters::Auto,
+            tree: Shape::Grown,
+            max_nodes: None,
+            accept: AcceptRule::Exact,
         }
     }
 }
@@ -108,18 +131,26 @@ pub struct Engine<B> {
     text: TextParts,
     slots: KvSlots,
     pacer: Pacer,
+    control: DraftControl,
+    measured: Vec<(usize, f64)>,
     clock: Clock,
 }
 
 impl<B: Backend> Engine<B> {
     /// An engine with an empty cache.
     pub fn new(backend: B, text: TextParts, clock: Clock) -> Self {
-        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), clock }
+        let control = DraftControl::new(backend.usual_costs());
+        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), control, measured: Vec::new(), clock }
     }
 
     /// The backend.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// Drafters that have something to work with.
+    pub fn drafters(&self) -> Sources {
+        AVAILABLE
     }
 
     /// The backend, for passes outside a generation.
@@ -137,6 +168,38 @@ impl<B: Backend> Engine<B> {
     pub fn forget(&mut self) {
         self.backend.halt();
         self.slots.roll_back(0);
+    }
+
+    /// What passes cost, for choosing how many nodes one verifies.
+    pub fn set_costs(&mut self, costs: PassCosts) {
+        self.control = DraftControl::new(costs);
+    }
+
+    /// What passes cost here, as far as is known by now.
+    pub fn costs(&self) -> &PassCosts {
+        self.control.costs()
+    }
+
+    /// Measures what passes cost. Sizes that would take longer than a fraction of a second are only estimated from the others.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    pub async fn measure_costs(&mut self) -> Result<()> {
+        self.forget();
+        let measured = costs::measure(&mut self.backend, self.clock).await?;
+        self.set_measured(measured);
+        Ok(())
+    }
+
+    /// Takes what an earlier [`measure_costs`](Self::measure_costs) found on the same device, as [`measured`](Self::measured) gave it.
+    pub fn set_measured(&mut self, measured: Vec<(usize, f64)>) {
+        self.set_costs(self.backend.usual_costs().measured(&measured));
+        self.measured = measured;
+    }
+
+    /// Milliseconds of passes as measured, by their number of rows.
+    pub fn measured(&self) -> &[(usize, f64)] {
+        &self.measured
     }
 
     /// The ids of a prompt.
@@ -169,6 +232,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
+        let draft = drafting::plan(options, self.drafters(), self.control.costs())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {
@@ -193,6 +257,7 @@ impl<B: Backend> Engine<B> {
             max_tokens: options.max_tokens,
             prompt: prompt.clone(),
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
+            draft,
         };
         Ok(Session {
             stats: GenerationStats::new(prompt.len(), reused, started_ms),
@@ -204,7 +269,7 @@ impl<B: Backend> Engine<B> {
             decoder: StreamDecoder::continuing(true),
             stop: StopStrings::new(&options.stop),
             finish: None,
-            in_flight: 0,
+            track: DraftTrack::default(),
             fixed_depth: options.steps_in_flight,
         })
     }
@@ -259,18 +324,33 @@ impl<B: Backend> Engine<B> {
         let depth = session.fixed_depth.unwrap_or_else(|| self.pacer.depth());
         // A step emits at least one token, so more steps than missing tokens are never needed.
         let wanted = session.setup.max_tokens as usize - session.tokens.len();
-        while session.in_flight < depth.min(wanted) {
-            self.backend.submit_step().await?;
-            session.in_flight += 1;
+        while session.track.in_flight() < depth.min(wanted) {
+            let rows = self.control.rows(&session.track, &session.setup.draft);
+            let may_wait =
+                session.fixed_depth.is_none() && depth <= pacing::FIRST_DEPTH && session.track.in_flight() > 0;
+            if may_wait && self.control.waits(rows, &session.setup.draft) {
+                break;
+            }
+            self.backend.submit_step(rows).await?;
+            session.track.submit(rows, (self.clock)());
         }
         let record = self.backend.next_record().await?;
-        session.in_flight -= 1;
         let now_ms = (self.clock)();
+        let took = session.track.record(now_ms);
+        // A record that comes back late tells nothing of the pass.
+        if let Some((rows, ms)) = took.filter(|_| depth <= pacing::FIRST_DEPTH) {
+            self.control.follow(rows, ms);
+        }
+        let (track, stats) = (&mut session.track, &mut session.stats.draft);
+        if let Some(calibration) = self.control.observe(track, &session.setup.draft, &record, stats) {
+            self.backend.calibrate(&calibration);
+        }
         if session.fixed_depth.is_none() {
             self.pacer.record(now_ms);
         }
-        session.stats.record(now_ms, depth);
-        Ok(self.take(session, &record))
+        let chunk = self.take(session, &record);
+        session.stats.record(now_ms, depth, chunk.tokens.len());
+        Ok(chunk)
     }
 
     /// Computes the next piece of the prompt, or, behind the last one, lets the first step decide. Returns whether it does.
@@ -288,6 +368,7 @@ impl<B: Backend> Engine<B> {
             return Ok(false);
         }
         self.backend.begin(self.slots.next_position(), *root, &session.setup)?;
+        self.backend.calibrate(self.control.calibration());
         session.deciding = true;
         Ok(true)
     }
@@ -295,15 +376,17 @@ impl<B: Backend> Engine<B> {
     /// What a record means for the text.
     fn take(&mut self, session: &mut Session, record: &StepRecord) -> Chunk {
         let mut chunk = Chunk::default();
-        for &token in &record.tokens {
+        for &Emitted { token, source, .. } in &record.tokens {
             // The root's keys and values are in the cache as soon as a token follows it.
             self.slots.commit(&[session.root]);
             session.root = token;
             session.tokens.push(token);
+            session.stats.draft.tokens[source as usize] += 1;
             chunk.tokens.push(token);
+            chunk.sources.push(source);
             let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
-            chunk.text += &session.stop.push(&piece);
+            chunk.pieces.push(session.stop.push(&piece));
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
                 break;
@@ -311,13 +394,16 @@ impl<B: Backend> Engine<B> {
         }
         if session.finish.is_none() && record.finish.is_some() {
             session.finish = record.finish;
-            let rest = session.decoder.finish();
-            chunk.text += &session.stop.push(&rest);
-            chunk.text += &session.stop.finish();
+            let mut rest = session.decoder.finish();
+            rest = session.stop.push(&rest) + &session.stop.finish();
+            if let Some(last) = chunk.pieces.last_mut() {
+                *last += &rest;
+            }
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
             }
         }
+        chunk.text = chunk.pieces.concat();
         session.text += &chunk.text;
         if session.finish.is_some() {
             self.end(session);

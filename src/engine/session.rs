@@ -1,8 +1,10 @@
 //! One generation as plain data.
 
+use super::drafting::DraftTrack;
 use super::stats::GenerationStats;
 use super::stop::StopStrings;
 use crate::backend::{FinishReason, GenerationSetup};
+use crate::speculate::{DraftPlan, Source};
 use crate::tokenizer::StreamDecoder;
 
 /// A piece of the text, as it comes.
@@ -12,6 +14,10 @@ pub struct Chunk {
     pub text: String,
     /// The tokens behind it. An end token is among them, but has no text.
     pub tokens: Vec<u32>,
+    /// Who drafted each of them.
+    pub sources: Vec<Source>,
+    /// What each of them added to the text: together they are `text`.
+    pub pieces: Vec<String>,
 }
 
 /// A generation that was started. It borrows nothing; the engine moves it on.
@@ -27,7 +33,7 @@ pub struct Session {
     pub(super) decoder: StreamDecoder,
     pub(super) stop: StopStrings,
     pub(super) finish: Option<FinishReason>,
-    pub(super) in_flight: usize,
+    pub(super) track: DraftTrack,
     pub(super) fixed_depth: Option<usize>,
     pub(super) stats: GenerationStats,
 }
@@ -51,6 +57,11 @@ impl Session {
     /// Why it ended; `None` while it runs.
     pub fn finish(&self) -> Option<FinishReason> {
         self.finish
+    }
+
+    /// How it drafts and verifies.
+    pub fn draft(&self) -> &DraftPlan {
+        &self.setup.draft
     }
 
     /// Times and counts.

@@ -1,7 +1,7 @@
 //! How a token is chosen from a row of logits: parameters, and the oracles of the sampling kernels.
 //!
 //! Order of work: repetition, frequency and presence penalty, bias, temperature; then top-k, top-p, min-p as one threshold; then the
-//! highest of logit plus Gumbel noise (greedy: no noise). The maximum of log p + Gumbel is a sample of p (Gumbel 1954), and
+//! highest of logit plus Gumbel noise (greedy: no noise), chunk by chunk. The maximum of log p + Gumbel is a sample of p (Gumbel 1954), and
 //! the noise is a pure function of (seed, position, token), so a draw does not depend on how the row was reached.
 
 pub mod noise;
@@ -61,18 +61,51 @@ pub fn threshold(logits: &[f32], params: &SamplingParams) -> f32 {
     edge
 }
 
-/// The token of one processed row whose place in the text is `position`. Oracle of sample.wgsl.
-pub fn sample(logits: &[f32], position: u32, params: &SamplingParams) -> u32 {
+/// Tokens of a row that one thread of sample.wgsl reduces to their best.
+pub const CHUNK_TOKENS: usize = 128;
+
+/// The best token of a part of a row; `score` is `f32::MIN` where nothing is in play.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Processed logit plus noise.
+    pub score: f32,
+    /// The token.
+    pub token: u32,
+}
+
+/// The best token of every chunk of [`CHUNK_TOKENS`] of a processed row whose choice stands at `position` in the text; the
+/// lowest id wins a tie. Oracle of sample.wgsl.
+pub fn chunk_bests(logits: &[f32], position: u32, params: &SamplingParams) -> Vec<Candidate> {
     let edge = if params.filters() { threshold(logits, params) } else { f32::MIN };
-    let mut best = (f32::MIN, 0);
-    for (token, &logit) in logits.iter().enumerate() {
-        if logit < edge {
-            continue;
+    let best_of = |(chunk, logits): (usize, &[f32])| {
+        let first = (chunk * CHUNK_TOKENS) as u32;
+        let mut best = Candidate { score: f32::MIN, token: first };
+        for (token, &logit) in (first..).zip(logits) {
+            if logit < edge {
+                continue;
+            }
+            let noise = if params.temperature > 0.0 { noise::gumbel(params.seed, position, token) } else { 0.0 };
+            if logit + noise > best.score {
+                best = Candidate { score: logit + noise, token };
+            }
         }
-        let noise = if params.temperature > 0.0 { noise::gumbel(params.seed, position, token as u32) } else { 0.0 };
-        if logit + noise > best.0 {
-            best = (logit + noise, token as u32);
+        best
+    };
+    logits.chunks(CHUNK_TOKENS).enumerate().map(best_of).collect()
+}
+
+/// The best of all chunks; the first of equals. What accept.wgsl takes of a row.
+pub fn best_of(chunks: &[Candidate]) -> u32 {
+    let mut best = Candidate { score: f32::MIN, token: 0 };
+    for candidate in chunks {
+        if candidate.score > best.score {
+            best = *candidate;
         }
     }
-    best.1
+    best.token
+}
+
+/// The token of one processed row whose place in the text is `position`.
+pub fn sample(logits: &[f32], position: u32, params: &SamplingParams) -> u32 {
+    best_of(&chunk_bests(logits, position, params))
 }

@@ -55,6 +55,17 @@ impl Tree {
         Self::new(tokens, &parents)
     }
 
+    /// The tree of the first `count` nodes, at least the root.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        let count = count.clamp(1, self.len());
+        Self {
+            tokens: self.tokens[..count].to_vec(),
+            parents: self.parents[..count].to_vec(),
+            depths: self.depths[..count].to_vec(),
+        }
+    }
+
     /// Number of nodes, at least 1.
     #[allow(clippy::len_without_is_empty, reason = "a tree has a root")]
     pub fn len(&self) -> usize {

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
+pub mod heads;
 #[path = "../model_files/mod.rs"]
 pub mod model_files;
 pub mod random;
@@ -23,6 +24,7 @@ use draftree::engine::{Engine, GenerateOptions, GenerationStats, Prompt, TextPar
 use draftree::model::files::FileSource;
 use draftree::model::{ByteSource, Checkpoint, stream_weights};
 use draftree::sampling::SamplingParams;
+use draftree::speculate::DraftPlan;
 use draftree::speculate::tree::Tree;
 pub use model_files::shared;
 use pollster::block_on;
@@ -165,10 +167,11 @@ pub fn decode<B: Backend>(backend: &mut B, start: usize, root: u32, setup: &Gene
     let (mut tokens, mut in_flight) = (Vec::new(), 0);
     while tokens.len() < setup.max_tokens as usize {
         while in_flight < depth {
-            block_on(backend.submit_step()).expect("the device works");
+            block_on(backend.submit_step(1)).expect("the device works");
             in_flight += 1;
         }
-        tokens.extend(block_on(backend.next_record()).expect("the device works").tokens);
+        let record = block_on(backend.next_record()).expect("the device works");
+        tokens.extend(record.tokens.iter().map(|emitted| emitted.token));
         in_flight -= 1;
     }
     backend.halt();
@@ -178,5 +181,6 @@ pub fn decode<B: Backend>(backend: &mut B, start: usize, root: u32, setup: &Gene
 /// A generation that nothing ends but its length.
 pub fn setup(sampling: SamplingParams, prompt: &[u32], max_tokens: u32, vocab_size: usize) -> GenerationSetup {
     let valid_tokens = vocab_size as u32;
-    GenerationSetup { sampling, end_tokens: Vec::new(), max_tokens, prompt: prompt.to_vec(), valid_tokens }
+    let draft = DraftPlan::default();
+    GenerationSetup { sampling, end_tokens: Vec::new(), max_tokens, prompt: prompt.to_vec(), valid_tokens, draft }
 }

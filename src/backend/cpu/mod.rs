@@ -3,18 +3,24 @@
 //! It defines what every kernel computes and how every step decides; the GPU backend is checked against it. Steps run when they
 //! are submitted, so a record is there at once. It is also the native path of a machine without a GPU.
 
+pub mod heads;
 pub mod ops;
 
 use std::collections::{HashMap, VecDeque};
 
 use self::ops::MatrixF32;
-use crate::backend::{Backend, FinishReason, GenerationSetup, PassCounters, StepRecord};
+use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
 use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
+use crate::speculate::accept::{Walk, walk};
+use crate::speculate::costs::PassCosts;
+use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
+use crate::speculate::recycling::Successors;
 use crate::speculate::tree::Tree;
+use crate::speculate::{Calibration, Source};
 
 /// Weights as they stream in: packed as for the GPU, so that the packing is part of what is checked.
 #[derive(Debug, Default)]
@@ -71,7 +77,11 @@ struct KvRow {
 struct Running {
     setup: GenerationSetup,
     history: sampling::History,
-    root: u32,
+    /// Every token so far, the root last.
+    text: Vec<u32>,
+    /// What the next pass verifies.
+    drafted: Drafted,
+    calibration: Calibration,
     emitted: u32,
     finish: Option<FinishReason>,
     records: VecDeque<StepRecord>,
@@ -90,15 +100,18 @@ pub struct CpuBackend {
     frequencies: Vec<f32>,
     /// `[layer][position]`.
     cache: Vec<Vec<KvRow>>,
+    /// Kept from one generation to the next.
+    successors: Successors,
     running: Option<Running>,
 }
 
 impl Running {
-    /// Ends a step whose row chose `token`: emits it, and decides whether the text ends. Oracle of accept.wgsl.
-    fn accept(&mut self, token: u32, context_length: usize, context_limit: usize) {
+    /// Emits a token, and decides whether the text ends with it.
+    fn emit(&mut self, token: u32, context_limit: usize) -> bool {
         self.history[token as usize] += 2;
         self.emitted += 1;
-        self.root = token;
+        let context_length = self.text.len();
+        self.text.push(token);
         self.finish = if self.setup.end_tokens.contains(&token) {
             Some(FinishReason::Stop)
         } else if self.emitted >= self.setup.max_tokens {
@@ -108,7 +121,34 @@ impl Running {
         } else {
             None
         };
-        self.records.push_back(StepRecord { tokens: vec![token], finish: self.finish, context_length });
+        self.finish.is_some()
+    }
+
+    /// What penalties count before the choice of a node: what was emitted, and the drafted tokens on its path.
+    fn history_of(&self, tree: &Tree, node: usize) -> sampling::History {
+        let mut history = self.history.clone();
+        for &ancestor in &tree.path(node)[1..] {
+            history[tree.tokens()[ancestor] as usize] += 2;
+        }
+        history
+    }
+
+    /// The record of a step that walked `walk` through the first `rows` nodes.
+    fn record(&self, walk: &Walk, rows: usize) -> StepRecord {
+        let visited_next = walk.path[1..].iter().map(|&node| (self.drafted.sources[node], node));
+        let carriers = visited_next.chain([(Source::Model, 0)]);
+        let tokens = walk.tokens.iter().zip(&walk.offered).zip(carriers);
+        StepRecord {
+            tokens: tokens
+                .map(|((&token, &offered), (source, node))| Emitted { token, source, node, offered })
+                .collect(),
+            finish: self.finish,
+            context_length: self.text.len() - 1,
+            rows,
+            missed: walk.missed,
+            drafted: 1,
+            match_length: 0,
+        }
     }
 }
 
@@ -141,6 +181,7 @@ impl CpuBackend {
             context_limit: config.max_position_embeddings.min(context.unwrap_or(usize::MAX)),
             frequencies: config.inverse_frequencies(),
             cache: vec![Vec::new(); config.num_hidden_layers],
+            successors: Successors::new(config.vocab_size),
             embedding,
             lm_head,
             final_norm,
@@ -193,24 +234,59 @@ impl CpuBackend {
         ops::lm_head(self.lm_head.as_ref().unwrap_or(&self.embedding), &normed)
     }
 
-    fn commit(&mut self, start: usize, rows: Vec<Vec<KvRow>>) {
+    /// Keeps the rows of visited nodes, in order, from position `start` on. Oracle of commit.wgsl.
+    fn commit(&mut self, start: usize, visited: &[usize], rows: &[Vec<KvRow>]) {
         for (cache, rows) in self.cache.iter_mut().zip(rows) {
             cache.truncate(start);
-            cache.extend(rows);
+            cache.extend(visited.iter().map(|&node| rows[node].clone()));
         }
     }
 
-    /// One plain step of a generation that has not finished.
-    fn step(&mut self, running: &mut Running) -> Result<()> {
+    /// One step of a generation that has not finished.
+    fn step(&mut self, running: &mut Running, rows: usize) -> Result<()> {
         let start = self.cache[0].len();
-        let (residuals, rows) = self.forward(start, &Tree::chain(&[running.root])?);
-        let mut logits = self.logits(&residuals[0]);
-        logits.truncate(running.setup.valid_tokens as usize);
-        sampling::process_logits(&mut logits, &running.history, &running.setup.sampling);
-        let token = sampling::sample(&logits, start as u32 + 1, &running.setup.sampling);
-        self.commit(start, rows);
-        running.accept(token, start + 1, self.context_limit);
+        let tree = running.drafted.tree.first(rows);
+        let (residuals, kv_rows) = self.forward(start, &tree);
+        let drafts = running.setup.draft.nodes() > 1;
+        let mut chosen = Vec::with_capacity(tree.len());
+        for (node, residual) in residuals.iter().enumerate() {
+            let sampling = &running.setup.sampling;
+            let mut logits = self.logits(residual);
+            logits.truncate(running.setup.valid_tokens as usize);
+            sampling::process_logits(&mut logits, &running.history_of(&tree, node), sampling);
+            let position = (start + tree.depths()[node] + 1) as u32;
+            let chunks = sampling::chunk_bests(&logits, position, sampling);
+            chosen.push(sampling::best_of(&chunks));
+            if drafts && running.setup.draft.sources.contains(Source::Recycling) {
+                self.successors.learn(tree.tokens()[node], &chunks, position, sampling);
+            }
+        }
+        let drafted = running.drafted.clone();
+        let walk = walk(&drafted, tree.len(), &chosen, |token| running.emit(token, self.context_limit));
+        self.commit(start, &walk.path, &kv_rows);
+        let mut record = running.record(&walk, tree.len());
+        running.drafted = Drafted::root(running.text.last().copied().unwrap_or(0))?;
+        if drafts && running.finish.is_none() {
+            running.drafted = self.draft(running)?;
+            record.drafted = running.drafted.tree.len();
+            record.match_length = running.drafted.match_length;
+        }
+        running.records.push_back(record);
         Ok(())
+    }
+
+    fn draft(&self, running: &Running) -> Result<Drafted> {
+        let setup = &running.setup;
+        let room = self.context_limit + 1 - running.text.len();
+        let material = Material {
+            text: &running.text,
+            successors: &self.successors,
+            heads: &HeadCandidates::default(),
+            sampling: &setup.sampling,
+            calibration: &running.calibration,
+            max_depth: ((setup.max_tokens - running.emitted) as usize).min(room) - 1,
+        };
+        grow(&setup.draft, material)
     }
 }
 
@@ -234,6 +310,10 @@ impl Backend for CpuBackend {
         &self.config
     }
 
+    fn usual_costs(&self) -> PassCosts {
+        PassCosts::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    }
+
     fn context_limit(&self) -> usize {
         self.context_limit
     }
@@ -241,7 +321,7 @@ impl Backend for CpuBackend {
     async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {
         for (i, &token) in tokens.iter().enumerate() {
             let (_, rows) = self.forward(start + i, &Tree::chain(&[token])?);
-            self.commit(start + i, rows);
+            self.commit(start + i, &[0], &rows);
         }
         Ok(())
     }
@@ -257,7 +337,9 @@ impl Backend for CpuBackend {
         self.running = Some(Running {
             setup: setup.clone(),
             history,
-            root,
+            text: setup.prompt.iter().take(start).chain([&root]).copied().collect(),
+            drafted: Drafted::root(root)?,
+            calibration: Calibration::default(),
             emitted: 0,
             finish: None,
             records: VecDeque::new(),
@@ -266,7 +348,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    async fn submit_step(&mut self) -> Result<()> {
+    async fn submit_step(&mut self, rows: usize) -> Result<()> {
         let mut running = self
             .running
             .take()
@@ -274,13 +356,19 @@ impl Backend for CpuBackend {
         running.counters.passes += 1;
         running.counters.submits += 1;
         let result = if running.finish.is_some() {
-            running.records.push_back(StepRecord { tokens: Vec::new(), finish: None, context_length: 0 });
+            running.records.push_back(StepRecord::default());
             Ok(())
         } else {
-            self.step(&mut running)
+            self.step(&mut running, rows)
         };
         self.running = Some(running);
         result
+    }
+
+    fn calibrate(&mut self, calibration: &Calibration) {
+        if let Some(running) = &mut self.running {
+            running.calibration = *calibration;
+        }
     }
 
     async fn next_record(&mut self) -> Result<StepRecord> {
@@ -297,6 +385,18 @@ impl Backend for CpuBackend {
     async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>> {
         let (residuals, _) = self.forward(start, tree);
         Ok(residuals.iter().flat_map(|residual| self.logits(residual)).collect())
+    }
+
+    async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()> {
+        self.prefill(0, &vec![0; context]).await?;
+        for _ in 0..passes {
+            self.evaluate(context, &Tree::chain(&vec![0; rows])?).await?;
+        }
+        Ok(())
+    }
+
+    async fn time_passes(&mut self, _: &[usize], _: usize) -> Result<Option<Vec<f64>>> {
+        Ok(None)
     }
 
     async fn settle(&mut self) -> Result<()> {

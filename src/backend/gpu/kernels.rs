@@ -37,13 +37,19 @@ pub enum Kernel {
     Threshold,
     /// Best token of every chunk.
     Sample,
-    /// End of the step.
+    /// What recycling learns from a pass.
+    Recycle,
+    /// The walk through the verified tree.
     Accept,
+    /// Visited rows moved into place.
+    Commit,
+    /// The next tree.
+    Draft,
 }
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Embed,
         Self::Qkv,
         Self::AttentionScores,
@@ -55,7 +61,10 @@ impl Kernel {
         Self::ProcessLogits,
         Self::Threshold,
         Self::Sample,
+        Self::Recycle,
         Self::Accept,
+        Self::Commit,
+        Self::Draft,
     ];
 
     /// Name of its entry point, and of its file without `.wgsl`.
@@ -72,7 +81,10 @@ impl Kernel {
             Self::ProcessLogits => "process_logits",
             Self::Threshold => "threshold",
             Self::Sample => "sample",
+            Self::Recycle => "recycle",
             Self::Accept => "accept",
+            Self::Commit => "commit",
+            Self::Draft => "draft",
         }
     }
 
@@ -191,6 +203,7 @@ impl Variant {
                 Matrix::Qkv(_) => add(Kernel::Qkv, &both),
                 Matrix::AttentionOut(_) | Matrix::Down(_) => add(Kernel::Project, &both),
                 Matrix::GateUp(_) => add(Kernel::GateUp, &both),
+                Matrix::Heads(_) => unreachable!("no matrix of the model"),
             }
         }
         variants.sort_unstable();

@@ -2,8 +2,12 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::backend::{FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
+use crate::backend::{Emitted, FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
+use crate::sampling::CHUNK_TOKENS;
+use crate::speculate::accept::MAX_EMITTED;
+use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
+use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
 /// Floats in a `vec4f`, the unit of most kernels.
 pub const QUAD: usize = 4;
@@ -12,8 +16,8 @@ pub const TILE_QUADS: usize = 4;
 /// Positions of one chunk; `CHUNK` in shaders/lib/attention_shape.wgsl.
 pub const CHUNK: usize = 16;
 /// Quads of logits one thread reduces; `CHUNK_QUADS` in shaders/lib/sampling.wgsl.
-pub const CHUNK_QUADS: usize = 32;
-/// Records the ring holds; `RECORD_SLOTS` in shaders/accept.wgsl. More steps than this are never in flight.
+pub const CHUNK_QUADS: usize = CHUNK_TOKENS / QUAD;
+/// Records the ring holds; `RECORD_SLOTS` in shaders/lib/record.wgsl. More steps than this are never in flight.
 pub const RECORD_SLOTS: usize = 64;
 /// Bytes of one record.
 pub const RECORD_BYTES: u64 = size_of::<RawRecord>() as u64;
@@ -36,29 +40,36 @@ pub struct StateHead {
     pub max_tokens: u32,
     pub context_limit: u32,
     pub step: u32,
+    pub row_limit: u32,
+    pub visited_rows: u32,
+    pub commit_start: u32,
+    pub last_row: u32,
     pub end_token_count: u32,
     pub end_tokens: [u32; MAX_END_TOKENS],
 }
 
 /// Byte offset of `State.finish`.
 pub const FINISH_OFFSET: u64 = 8;
+/// Byte offset of `State.row_limit`.
+pub const ROW_LIMIT_OFFSET: u64 = 28;
 /// Byte offset of `State.tokens`.
 pub const TOKENS_OFFSET: u64 = size_of::<StateHead>() as u64;
-/// Byte offset of `State.parents`; depths and paths follow.
+/// Byte offset of `State.parents`; depths and paths follow, then sources and visited rows.
 pub const PARENTS_OFFSET: u64 = TOKENS_OFFSET + (MAX_ROWS * 4) as u64;
 /// Bytes of the whole `State`.
-pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((2 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
+pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((4 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
 
 impl StateHead {
     /// The head before a pass that decides nothing: a piece of the prompt, or an evaluation.
     pub fn for_rows(context_length: usize, rows: usize) -> Self {
-        Self { context_length: context_length as u32, rows: rows as u32, ..Self::zeroed() }
+        Self { context_length: context_length as u32, rows: rows as u32, row_limit: MAX_ROWS as u32, ..Self::zeroed() }
     }
 
     /// The head before the first step of a generation.
     pub fn for_generation(start: usize, step: u32, context_limit: usize, setup: &GenerationSetup) -> Self {
         let mut head = Self {
             step,
+            row_limit: 1,
             max_tokens: setup.max_tokens,
             context_limit: context_limit as u32,
             end_token_count: setup.end_tokens.len() as u32,
@@ -164,7 +175,50 @@ impl SamplingShape {
     }
 }
 
-/// `Record` in shaders/accept.wgsl.
+/// `CommitShape` in shaders/commit.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct CommitShape {
+    pub slot_quads: u32,
+    pub padding: [u32; 3],
+}
+
+/// `Drafting` in shaders/lib/drafting.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct DraftingShape {
+    pub sources: u32,
+    pub max_nodes: u32,
+    pub listed_nodes: u32,
+    pub head_slots: u32,
+    pub head_width: u32,
+    pub head_slots_are_depths: u32,
+    pub recycling_log_probability: f32,
+    pub padding: u32,
+    pub ngram_log_probabilities: [f32; 8],
+}
+
+impl DraftingShape {
+    /// How a generation drafts, without heads.
+    pub fn new(plan: &DraftPlan, calibration: &Calibration) -> Self {
+        let mut shape = Self {
+            sources: plan.sources.bits(),
+            max_nodes: plan.nodes() as u32,
+            listed_nodes: match &plan.shape {
+                Shape::Grown => 0,
+                Shape::Fixed(tree) => tree.len() as u32,
+            },
+            recycling_log_probability: calibration.recycling.ln(),
+            ..Self::zeroed()
+        };
+        for (to, probability) in shape.ngram_log_probabilities.iter_mut().zip(&calibration.ngram) {
+            *to = probability.ln();
+        }
+        shape
+    }
+}
+
+/// `Record` in shaders/lib/record.wgsl.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct RawRecord {
@@ -172,7 +226,13 @@ pub struct RawRecord {
     pub count: u32,
     pub finish: u32,
     pub context_length: u32,
-    pub tokens: [u32; 60],
+    pub rows: u32,
+    pub missed: u32,
+    pub drafted: u32,
+    pub match_length: u32,
+    pub tokens: [u32; MAX_EMITTED],
+    pub offers: [u32; MAX_EMITTED / 8],
+    pub padding: [u32; 2],
 }
 
 impl RawRecord {
@@ -189,7 +249,20 @@ impl RawRecord {
             3 => Some(FinishReason::Context),
             _ => None,
         };
-        let count = (raw.count as usize).min(raw.tokens.len());
-        Some(StepRecord { tokens: raw.tokens[..count].to_vec(), finish, context_length: raw.context_length as usize })
+        let tokens = raw.tokens.iter().take(raw.count as usize).enumerate().map(|(level, &word)| Emitted {
+            token: word & 0x7f_ffff,
+            source: Source::ALL.get((word >> 23 & 7) as usize).copied().unwrap_or(Source::Model),
+            node: (word >> 26) as usize,
+            offered: Sources::from_bits(raw.offers[level / 8] >> (4 * (level % 8)) & 7),
+        });
+        Some(StepRecord {
+            tokens: tokens.collect(),
+            finish,
+            context_length: raw.context_length as usize,
+            rows: raw.rows as usize,
+            missed: (raw.missed > 0).then_some(raw.missed as usize),
+            drafted: raw.drafted as usize,
+            match_length: raw.match_length as usize,
+        })
     }
 }

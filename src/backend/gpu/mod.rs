@@ -6,6 +6,7 @@
 
 mod cache;
 pub mod device;
+mod drafting;
 pub mod kernels;
 mod layout;
 mod plan;
@@ -20,10 +21,11 @@ use self::cache::Cache;
 use self::device::{DeviceCaps, Gpu};
 use self::kernels::Kernels;
 use self::layout::{
-    FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, RawRecord, SamplingShape, StateHead, TOKENS_OFFSET,
-    topology_words,
+    FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, ROW_LIMIT_OFFSET, RawRecord, SamplingShape, StateHead,
+    TOKENS_OFFSET, topology_words,
 };
 use self::plan::{Buffers, PassSize, Plan, Purpose};
+use self::profile::DeviceClock;
 use self::readback::{Readback, StagingPool};
 pub use self::weights::GpuWeights;
 use crate::backend::self_check::self_check;
@@ -31,6 +33,8 @@ use crate::backend::{Backend, GenerationSetup, MAX_ROWS, PassCounters, StepRecor
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
 use crate::sampling::SamplingParams;
+use crate::speculate::Calibration;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
 
 /// Steps in flight at most: a record must be copied before the ring comes round to it.
@@ -64,13 +68,30 @@ enum Topology {
 /// The generation that is running.
 #[derive(Debug, Default)]
 struct Decode {
-    purpose: Option<Purpose>,
-    /// Positions committed by the time the next submitted step runs, at most.
-    context_bound: usize,
+    setup: Option<GenerationSetup>,
+    /// Positions committed by the last step whose record was read.
+    context_length: usize,
     /// Steps ever submitted: numbers records, so that one of an earlier generation is never taken for a new one.
     steps: u32,
-    in_flight: VecDeque<(u32, Readback)>,
+    in_flight: VecDeque<InFlight>,
+    /// Rows that the state allows a pass.
+    row_limit: usize,
     counters: PassCounters,
+}
+
+/// A step that was submitted.
+#[derive(Debug)]
+struct InFlight {
+    step: u32,
+    rows: usize,
+    readback: Readback,
+}
+
+impl Decode {
+    /// Positions committed by the time the next submitted step runs, at most.
+    fn context_bound(&self) -> usize {
+        self.context_length + self.in_flight.iter().map(|step| step.rows).sum::<usize>()
+    }
 }
 
 impl GpuBackend {
@@ -94,7 +115,7 @@ impl GpuBackend {
                 "the context length must be at least 1 and its cache must fit one binding of this device",
             ));
         }
-        let buffers = Buffers::new(&gpu, &config).await?;
+        let buffers = Buffers::new(&gpu, &config, context_limit).await?;
         let cache = Cache::new(&gpu, &config, context_limit).await?;
         let plan = gpu
             .scoped("preparing the model's kernels", || Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache))
@@ -177,9 +198,18 @@ impl GpuBackend {
         Ok(())
     }
 
-    fn encode(&self, purpose: Purpose, size: PassSize) -> Result<wgpu::CommandEncoder> {
+    fn encode(&self, purpose: Purpose<'_>, size: PassSize) -> Result<wgpu::CommandEncoder> {
+        self.encode_timed(purpose, size, None)
+    }
+
+    fn encode_timed(
+        &self,
+        purpose: Purpose<'_>,
+        size: PassSize,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) -> Result<wgpu::CommandEncoder> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
         for launch in self.plan.launches(purpose) {
             launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
         }
@@ -226,6 +256,15 @@ impl Backend for GpuBackend {
         &self.config
     }
 
+    fn usual_costs(&self) -> PassCosts {
+        // Processors that emulate a device pay for arithmetic; devices pay for reading the weights until rows are many (figures for
+        // small batches on integrated and discrete devices lie between).
+        PassCosts::new(match self.gpu.caps.software {
+            true => [1.0, 1.5, 2.3, 4.2, 7.7, 15.5, 31.0],
+            false => [1.0, 1.1, 1.4, 2.3, 4.0, 7.5, 15.0],
+        })
+    }
+
     fn context_limit(&self) -> usize {
         self.context_limit
     }
@@ -250,51 +289,68 @@ impl Backend for GpuBackend {
         self.write_sampling(setup);
         self.write_head(&StateHead::for_generation(start, self.decode.steps, self.context_limit, setup));
         self.write_tree(&Tree::chain(&[root])?);
-        let purpose = Purpose::Decode { process: setup.sampling.processes(), filter: setup.sampling.filters() };
-        let dispatches_per_pass = self.plan.launches(purpose).len() as u32;
+        if setup.draft.nodes() > 1 {
+            self.buffers.draft.begin(&self.gpu, start, root, setup, &Calibration::default());
+            self.topology = Topology::Other;
+        }
         self.decode = Decode {
-            purpose: Some(purpose),
-            context_bound: start,
+            setup: Some(setup.clone()),
+            context_length: start,
             steps: self.decode.steps,
-            counters: PassCounters { dispatches_per_pass, ..Default::default() },
+            row_limit: 1,
             ..Default::default()
         };
         Ok(())
     }
 
-    async fn submit_step(&mut self) -> Result<()> {
-        let Some(purpose) = self.decode.purpose else {
-            return Err(Error::new(ErrorCode::Internal, "a step was submitted before a generation began"));
-        };
+    async fn submit_step(&mut self, rows: usize) -> Result<()> {
         assert!(self.decode.in_flight.len() < MAX_STEPS_IN_FLIGHT, "the record ring has room for every step in flight");
         // Past the context's end the device has finished; such a step writes nothing and needs no room.
-        let bound = (self.decode.context_bound + 1).min(self.context_limit);
-        self.reserve(bound).await?;
-        let mut encoder = self.encode(purpose, PassSize::fitted(1, bound))?;
+        let bound = self.decode.context_bound().min(self.context_limit);
+        self.reserve(bound + rows).await?;
+        let rows = rows.clamp(1, self.cache.max_rows);
+        let Some(setup) = &self.decode.setup else {
+            return Err(Error::new(ErrorCode::Internal, "a step was submitted before a generation began"));
+        };
+        if rows != self.decode.row_limit {
+            self.gpu.queue.write_buffer(&self.buffers.state, ROW_LIMIT_OFFSET, bytemuck::bytes_of(&(rows as u32)));
+        }
+        let purpose = Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, rows };
+        let mut encoder = self.encode(purpose, PassSize::fitted(rows, bound + rows))?;
+        let dispatches = self.plan.launches(purpose).len() as u32;
         let step = self.decode.steps;
         let slot = u64::from(step) % RECORD_SLOTS as u64;
         let copy = self.staging.copy(&mut encoder, &self.buffers.records, slot * RECORD_BYTES);
         self.gpu.queue.submit([encoder.finish()]);
-        self.decode.in_flight.push_back((step, copy.read()));
+        self.decode.in_flight.push_back(InFlight { step, rows, readback: copy.read() });
         self.decode.steps += 1;
-        self.decode.context_bound = bound;
-        self.decode.counters.passes += 1;
-        self.decode.counters.submits += 1;
+        self.decode.row_limit = rows;
+        let counters = &mut self.decode.counters;
+        counters.passes += 1;
+        counters.submits += 1;
+        counters.dispatches_per_pass = counters.dispatches_per_pass.max(dispatches);
         self.gpu.check()
     }
 
+    fn calibrate(&mut self, calibration: &Calibration) {
+        if let Some(setup) = &self.decode.setup {
+            self.buffers.draft.write_shape(&self.gpu, &setup.draft, calibration);
+        }
+    }
+
     async fn next_record(&mut self) -> Result<StepRecord> {
-        let Some((step, readback)) = self.decode.in_flight.pop_front() else {
+        let Some(InFlight { step, readback, .. }) = self.decode.in_flight.pop_front() else {
             return Err(Error::new(ErrorCode::Internal, "a record was asked for, but no step is in flight"));
         };
-        let record = readback.wait(|bytes| RawRecord::read(bytes, step)).await?;
+        let record = readback.wait(|bytes| RawRecord::read(bytes, step)).await?.unwrap_or_default();
         self.gpu.check()?;
-        Ok(record.unwrap_or(StepRecord { tokens: Vec::new(), finish: None, context_length: 0 }))
+        self.decode.context_length = self.decode.context_length.max(record.context_length);
+        Ok(record)
     }
 
     fn halt(&mut self) {
         self.gpu.queue.write_buffer(&self.buffers.state, FINISH_OFFSET, bytemuck::bytes_of(&1u32));
-        self.decode.purpose = None;
+        self.decode.setup = None;
         self.decode.in_flight.clear();
     }
 
@@ -314,6 +370,30 @@ impl Backend for GpuBackend {
                 rows.flat_map(|row| row.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>)).collect()
             })
             .await
+    }
+
+    async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()> {
+        self.prepare_pass(rows, context).await?;
+        for _ in 0..passes {
+            let encoder = self.encode(Purpose::Evaluate, PassSize::fitted(rows, context + rows))?;
+            self.gpu.queue.submit([encoder.finish()]);
+        }
+        readback::settle(&self.gpu).await
+    }
+
+    async fn time_passes(&mut self, rows: &[usize], context: usize) -> Result<Option<Vec<f64>>> {
+        let Some(clock) = DeviceClock::new(&self.gpu, rows.len()) else { return Ok(None) };
+        for (i, &rows) in rows.iter().enumerate() {
+            self.prepare_pass(rows, context).await?;
+            let size = PassSize::fitted(rows, context + rows);
+            let encoder = self.encode_timed(Purpose::Evaluate, size, Some(clock.writes(i)))?;
+            self.gpu.queue.submit([encoder.finish()]);
+        }
+        let times = clock.read().await?;
+        // From the end of the one before: where the device waits for commands, that is part of what a pass costs.
+        let before = times.iter().map(|&(_, ended)| ended);
+        let starts = times.iter().map(|&(began, _)| began).take(1).chain(before);
+        Ok(Some(starts.zip(&times).map(|(start, &(_, ended))| (ended - start).max(0.0)).collect()))
     }
 
     async fn settle(&mut self) -> Result<()> {

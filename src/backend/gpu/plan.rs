@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use super::device::Gpu;
+use super::drafting::{DraftBuffers, DraftLaunches};
 use super::kernels::{Kernel, Kernels, Tile, Variant};
 use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
@@ -13,6 +14,8 @@ use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::model::packing::PackedFormat;
 use crate::model::weights::{Matrix, Vector};
+use crate::sampling::SamplingParams;
+use crate::speculate::DraftPlan;
 
 /// Buffers of a fixed size that kernels share.
 #[derive(Debug)]
@@ -34,16 +37,19 @@ pub struct Buffers {
     queries: wgpu::Buffer,
     mixed: wgpu::Buffer,
     activations: wgpu::Buffer,
-    candidates: wgpu::Buffer,
+    /// `[rows, chunks]`, the best token of every part of a row.
+    pub candidates: wgpu::Buffer,
+    /// What only drafting uses.
+    pub draft: DraftBuffers,
     thresholds: wgpu::Buffer,
 }
 
 impl Buffers {
-    /// Buffers for a model.
+    /// Buffers for a model whose text may reach `context_limit` positions.
     ///
     /// # Errors
     /// `OutOfMemory`.
-    pub async fn new(gpu: &Gpu, config: &ModelConfig) -> Result<Self> {
+    pub async fn new(gpu: &Gpu, config: &ModelConfig, context_limit: usize) -> Result<Self> {
         let vocabulary = config.vocab_size.next_multiple_of(QUAD) as u64;
         let rows = |floats: usize| (MAX_ROWS * row_stride(floats) * 4) as u64;
         let chunks = config.vocab_size.div_ceil(QUAD * CHUNK_QUADS) as u64;
@@ -60,6 +66,7 @@ impl Buffers {
             mixed: gpu.storage("mixed", rows(config.q_size())),
             activations: gpu.storage("activations", rows(config.intermediate_size)),
             candidates: gpu.storage("candidates", MAX_ROWS as u64 * chunks * 8),
+            draft: DraftBuffers::new(gpu, config, context_limit),
             thresholds: gpu.storage("thresholds", MAX_ROWS as u64 * 4),
         })
         .await
@@ -68,7 +75,7 @@ impl Buffers {
 
 /// How many workgroups a launch has.
 #[derive(Debug, Clone, Copy)]
-enum Grid {
+pub enum Grid {
     /// One thread per item, times rows.
     Items(usize),
     /// One thread per register tile of this many quads, times row tiles.
@@ -77,6 +84,10 @@ enum Grid {
     Chunks { kv_heads: usize },
     /// One thread per quad of a head, times key heads, times rows.
     HeadQuads { quads: usize, kv_heads: usize },
+    /// One thread per quad of a cache slot, times layers.
+    Columns { columns: usize, layers: usize },
+    /// One thread a row.
+    RowThreads,
     /// One workgroup a row.
     Rows,
     /// One workgroup.
@@ -130,6 +141,8 @@ impl Launch {
             Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(size.tile.rows()) as u32, 1),
             Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
             Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
+            Grid::Columns { columns, layers } => (threads(columns), layers as u32, 1),
+            Grid::RowThreads => (threads(size.rows), 1, 1),
             Grid::Rows => (rows, 1, 1),
             Grid::One => (1, 1, 1),
         };
@@ -161,22 +174,25 @@ pub struct Plan {
     head: Vec<Launch>,
     process: Launch,
     threshold: Launch,
-    choose: Vec<Launch>,
+    sample: Launch,
+    draft: DraftLaunches,
 }
 
 /// What a pass is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Purpose<'a> {
     /// Keys and values of a piece of the prompt.
     Prefill,
     /// Logits, for whoever looks at them.
     Evaluate,
-    /// A decode step.
+    /// A decode step of these rows.
     Decode {
-        /// Whether penalties, bias or temperature change logits.
-        process: bool,
-        /// Whether top-k, top-p or min-p are on.
-        filter: bool,
+        /// How the generation chooses.
+        sampling: &'a SamplingParams,
+        /// How it drafts.
+        draft: &'a DraftPlan,
+        /// Rows of the pass.
+        rows: usize,
     },
 }
 
@@ -215,44 +231,54 @@ impl Plan {
                 Grid::Items(quads),
             )?,
             threshold: sampling(Kernel::Threshold, &[&b.sampling, &b.state, &b.logits, &b.thresholds], Grid::Rows)?,
-            choose: vec![
-                sampling(
-                    Kernel::Sample,
-                    &[&b.sampling, &b.state, &b.logits, &b.thresholds, &b.candidates],
-                    Grid::Items(quads.div_ceil(CHUNK_QUADS)),
-                )?,
-                sampling(Kernel::Accept, &[&b.sampling, &b.candidates, &b.state, &b.history, &b.records], Grid::One)?,
-            ],
+            sample: sampling(
+                Kernel::Sample,
+                &[&b.sampling, &b.state, &b.logits, &b.thresholds, &b.candidates],
+                Grid::Items(quads.div_ceil(CHUNK_QUADS)),
+            )?,
+            draft: DraftLaunches::new(&builder)?,
         })
     }
 
     /// The launches of one pass, in order.
-    pub fn launches(&self, purpose: Purpose) -> Vec<&Launch> {
+    pub fn launches(&self, purpose: Purpose<'_>) -> Vec<&Launch> {
         let mut launches: Vec<&Launch> = self.body.iter().collect();
         if purpose != Purpose::Prefill {
             launches.extend(&self.tail);
             launches.extend(&self.head);
         }
-        if let Purpose::Decode { process, filter } = purpose {
-            launches.extend(process.then_some(&self.process));
-            launches.extend(filter.then_some(&self.threshold));
-            launches.extend(&self.choose);
+        if let Purpose::Decode { sampling, draft, rows } = purpose {
+            launches.extend(sampling.processes().then_some(&self.process));
+            launches.extend(sampling.filters().then_some(&self.threshold));
+            launches.push(&self.sample);
+            launches.extend(self.draft.launches(draft, rows));
         }
         launches
     }
 }
 
-struct Builder<'a> {
-    gpu: &'a Gpu,
-    kernels: &'a Kernels,
-    config: &'a ModelConfig,
-    weights: &'a GpuWeights,
-    buffers: &'a Buffers,
-    cache: &'a Cache,
+/// Makes launches for one model.
+pub struct Builder<'a> {
+    /// The device.
+    pub gpu: &'a Gpu,
+    /// Pipelines and layouts.
+    pub kernels: &'a Kernels,
+    /// The model.
+    pub config: &'a ModelConfig,
+    /// Its matrices and vectors.
+    pub weights: &'a GpuWeights,
+    /// Buffers of a fixed size.
+    pub buffers: &'a Buffers,
+    /// Buffers that grow.
+    pub cache: &'a Cache,
 }
 
 impl Builder<'_> {
-    fn launch(
+    /// One launch; `buffers` in the order of the kernel's bindings.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn launch(
         &self,
         kernel: Kernel,
         format: Option<PackedFormat>,

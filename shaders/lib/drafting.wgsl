@@ -1,0 +1,25 @@
+// How the next tree is drafted. Written when a generation begins, and again as acceptance becomes known; mirrored by
+// `DraftingShape` in src/backend/gpu/layout.rs.
+
+struct Drafting {
+  sources: u32,                    // bit 0 heads, bit 1 n-grams, bit 2 recycling
+  max_nodes: u32,                  // nodes of a grown tree, the root included
+  listed_nodes: u32,               // nodes of a fixed tree, the root included; 0 = grown
+  head_slots: u32,                 // slots of head candidates
+  head_width: u32,                 // candidates of a slot
+  head_slots_are_depths: u32,      // whether slot d belongs to every node of depth d
+  recycling_log_probability: f32,  // that one of a token's successors is right
+  padding: u32,
+  ngram_log_probabilities: array<vec4f, 2>,  // that the next token of a match is right, by class of its length
+}
+
+// A token that a draft head proposes, in descending order of probability.
+struct HeadCandidate {
+  token: u32,
+  log_probability: f32,
+  next_slot: u32,  // the slot of its own children, where slots are not depths
+}
+
+fn ngram_log_probability(match_class: u32) -> f32 {
+  return drafting.ngram_log_probabilities[match_class / 4u][match_class % 4u];
+}

@@ -1,0 +1,130 @@
+//! What drafting keeps on the device, and the launches behind the choice of tokens: learn, walk, commit, draft.
+
+use super::device::Gpu;
+use super::kernels::Kernel;
+use super::layout::{CommitShape, DraftingShape, QUAD};
+use super::plan::{Builder, Grid, Launch};
+use crate::backend::{GenerationSetup, MAX_ROWS};
+use crate::error::Result;
+use crate::model::ModelConfig;
+use crate::speculate::recycling::SUCCESSORS;
+use crate::speculate::shape::Shape;
+use crate::speculate::{Calibration, DraftPlan, Source};
+
+/// Layers that one launch of commit.wgsl serves: eight storage buffers less the state.
+const COMMIT_LAYERS: usize = 7;
+/// Bytes of `Successor` in shaders/lib/successors.wgsl.
+const SUCCESSOR_BYTES: usize = 8;
+/// Bytes of one listed node of a fixed tree.
+const LISTED_BYTES: usize = 8;
+
+/// Buffers that only drafting uses.
+#[derive(Debug)]
+pub struct DraftBuffers {
+    /// `Drafting` of shaders/lib/drafting.wgsl.
+    pub shape: wgpu::Buffer,
+    /// `[position]`, every token so far.
+    pub text: wgpu::Buffer,
+    /// `[vocabulary, SUCCESSORS]`, what recycling has learnt; kept from one generation to the next.
+    pub successors: wgpu::Buffer,
+    /// `[slot, width]`, what heads propose.
+    pub head_candidates: wgpu::Buffer,
+    /// `[node]`, parent and rank, of a fixed tree.
+    pub listed: wgpu::Buffer,
+    /// Stand in for layers that the last launch of commit.wgsl does not have.
+    padding: Vec<wgpu::Buffer>,
+}
+
+impl DraftBuffers {
+    /// Buffers for a model whose text may reach `context_limit` positions. Allocates; call it under [`Gpu::scoped`].
+    pub fn new(gpu: &Gpu, config: &ModelConfig, context_limit: usize) -> Self {
+        let padding = config.num_hidden_layers.next_multiple_of(COMMIT_LAYERS) - config.num_hidden_layers;
+        Self {
+            shape: gpu.uniform("drafting", &<DraftingShape as bytemuck::Zeroable>::zeroed()),
+            text: gpu.storage("text", (context_limit + 1) as u64 * 4),
+            successors: gpu.storage("successors", (config.vocab_size * SUCCESSORS * SUCCESSOR_BYTES) as u64),
+            head_candidates: gpu.storage("head candidates", 16),
+            listed: gpu.storage("listed nodes", (MAX_ROWS * LISTED_BYTES) as u64),
+            padding: (0..padding).map(|_| gpu.storage("no layer", 16)).collect(),
+        }
+    }
+
+    /// Writes what a generation needs before its first step.
+    pub fn begin(&self, gpu: &Gpu, start: usize, root: u32, setup: &GenerationSetup, calibration: &Calibration) {
+        let text: Vec<u32> = setup.prompt.iter().take(start).chain([&root]).copied().collect();
+        gpu.queue.write_buffer(&self.text, 0, bytemuck::cast_slice(&text));
+        self.write_shape(gpu, &setup.draft, calibration);
+        if let Shape::Fixed(tree) = &setup.draft.shape {
+            let words: Vec<[u32; 2]> = [[0; 2]]
+                .into_iter()
+                .chain(tree.nodes().iter().map(|node| [node.parent as u32, node.rank as u32]))
+                .collect();
+            gpu.queue.write_buffer(&self.listed, 0, bytemuck::cast_slice(&words));
+        }
+    }
+
+    /// Writes how drafts are made.
+    pub fn write_shape(&self, gpu: &Gpu, plan: &DraftPlan, calibration: &Calibration) {
+        gpu.queue.write_buffer(&self.shape, 0, bytemuck::bytes_of(&DraftingShape::new(plan, calibration)));
+    }
+}
+
+/// The launches of drafting.
+#[derive(Debug)]
+pub struct DraftLaunches {
+    recycle: Launch,
+    accept: Launch,
+    commit: Vec<Launch>,
+    draft: Launch,
+}
+
+impl DraftLaunches {
+    /// Bind groups over these buffers.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub fn new(builder: &Builder<'_>) -> Result<Self> {
+        let (b, d) = (builder.buffers, &builder.buffers.draft);
+        let slot_quads = 2 * builder.config.kv_size() / QUAD;
+        let shape = builder.gpu.uniform("commit", &CommitShape { slot_quads: slot_quads as u32, padding: [0; 3] });
+        let commit = builder.cache.layers.chunks(COMMIT_LAYERS).map(|layers| {
+            let padding = d.padding.iter().take(COMMIT_LAYERS - layers.len());
+            let bound: Vec<&wgpu::Buffer> = [&shape, &b.state].into_iter().chain(layers).chain(padding).collect();
+            builder.launch(Kernel::Commit, None, &bound, Grid::Columns { columns: slot_quads, layers: layers.len() })
+        });
+        Ok(Self {
+            recycle: builder.launch(
+                Kernel::Recycle,
+                None,
+                &[&b.sampling, &b.state, &b.candidates, &d.successors],
+                Grid::RowThreads,
+            )?,
+            accept: builder.launch(
+                Kernel::Accept,
+                None,
+                &[&b.sampling, &b.candidates, &b.state, &b.history, &d.text, &b.records],
+                Grid::One,
+            )?,
+            commit: commit.collect::<Result<_>>()?,
+            draft: builder.launch(
+                Kernel::Draft,
+                None,
+                &[&b.sampling, &d.shape, &b.state, &d.text, &d.successors, &d.head_candidates, &d.listed, &b.records],
+                Grid::One,
+            )?,
+        })
+    }
+
+    /// What a step of `rows` rows launches behind the choice of tokens, in order.
+    pub fn launches(&self, plan: &DraftPlan, rows: usize) -> impl Iterator<Item = &Launch> {
+        let drafts = plan.nodes() > 1;
+        let recycles = drafts && plan.sources.contains(Source::Recycling);
+        let commits = if rows > 1 { &self.commit[..] } else { &[] };
+        recycles
+            .then_some(&self.recycle)
+            .into_iter()
+            .chain([&self.accept])
+            .chain(commits)
+            .chain(drafts.then_some(&self.draft))
+    }
+}
