@@ -8,10 +8,10 @@ import * as generatedCore from './core/core.js';
 import type { Generation as CoreGeneration, Model as CoreModel } from './core/core.js';
 import { newCosts, readCosts } from './costs.js';
 import { DraftreeError, asDraftreeError, errorData } from './errors.js';
+import { withFullDevices } from './gpu_device.js';
 import { unexpected } from './protocol.js';
 import type { Answers, Call, FromHost, GenerateRequest, LoadRequest, ToHost } from './protocol.js';
 import { openSource } from './repository.js';
-import { withSubgroups } from './subgroups.js';
 import type { LoadProgress, ModelInfo } from './results.js';
 
 /** Shortest time between two progress messages of one stage, in milliseconds. */
@@ -86,7 +86,7 @@ export class Host {
         const { contextLength } = request;
         const knownCosts = readCosts(await source.notes?.read());
         const options = { ...(contextLength !== undefined && { contextLength }), ...(knownCosts && { knownCosts }) };
-        const model = await withSubgroups(async () => this.#core.Model.load(source, options, report));
+        const model = await withFullDevices(async () => this.#core.Model.load(source, options, report));
         if (abort.signal.aborted) {
           model.free();
           throw new DraftreeError('aborted', 'the load was stopped');

@@ -30,6 +30,8 @@ pub struct DeviceCaps {
     pub workgroup: u32,
     /// Whether four neighbouring invocations are to share what they load; see [`shares_loads`](Self::shares_loads).
     pub quads: bool,
+    /// Whether the device compiles in the background when asked to (src/js/gpu_device.ts): a browser would otherwise hold up all work.
+    pub compiles_later: bool,
     /// Largest part of a buffer that one binding can show, in bytes.
     pub max_binding_bytes: u64,
     /// Whether passes can be timed on the device.
@@ -143,7 +145,7 @@ impl Gpu {
 }
 
 /// Whether shaders may use the quad operations. Asked by a shader that does: in a browser, wgpu does not know of the feature
-/// (src/js/subgroups.ts asks for it).
+/// (src/js/gpu_device.ts asks for it).
 async fn has_quad_operations(device: &wgpu::Device) -> bool {
     const PROBE: &str = "enable subgroups;
         @group(0) @binding(0) var<storage, read_write> x: array<u32>;
@@ -190,6 +192,7 @@ impl DeviceCaps {
             software,
             workgroup: if software { 8 } else { 64 },
             quads: false,
+            compiles_later: cfg!(target_arch = "wasm32"),
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             timestamps,
         }

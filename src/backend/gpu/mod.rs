@@ -260,7 +260,7 @@ impl Backend for GpuBackend {
         // Processors that emulate a device pay for arithmetic; devices pay for reading the weights until rows are many (figures for
         // small batches on integrated and discrete devices lie between).
         PassCosts::new(match self.gpu.caps.software {
-            true => [1.0, 1.5, 2.3, 4.2, 7.7, 15.5, 31.0],
+            true => [1.0, 1.3, 1.8, 2.8, 5.5, 11.0, 22.0],
             false => [1.0, 1.1, 1.4, 2.3, 4.0, 7.5, 15.0],
         })
     }

@@ -108,7 +108,7 @@ pub struct Launch {
 pub struct PassSize {
     /// Rows.
     pub rows: usize,
-    /// Register tile of the matrix products. Results do not depend on it.
+    /// Register tile that suits the matrix products. Results do not depend on it.
     pub tile: Tile,
     /// Positions that attention may have to look at, at most.
     pub positions: usize,
@@ -131,14 +131,14 @@ impl Launch {
         size: PassSize,
         workgroup: usize,
     ) -> Result<()> {
-        let variant = self.variant(size.tile);
-        pass.set_pipeline(&kernels.pipeline(variant)?);
+        let (tile, pipeline) = kernels.ready(self.variant(size.tile))?;
+        pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &self.group, &[]);
         let threads = |items: usize| items.div_ceil(workgroup) as u32;
         let rows = size.rows as u32;
         let (x, y, z) = match self.grid {
             Grid::Items(items) => (threads(items), rows, 1),
-            Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(size.tile.rows()) as u32, 1),
+            Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(tile.rows()) as u32, 1),
             Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
             Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
             Grid::Columns { columns, layers } => (threads(columns), layers as u32, 1),
@@ -157,9 +157,9 @@ impl PassSize {
         Self { rows, tile: Tile::for_rows(rows), positions }
     }
 
-    /// A piece of a prompt. It keeps to the largest tile, so that a short piece does not wait for another one's compilation.
+    /// A piece of a prompt. It keeps to two tiles, so that a short piece does not wait for another one's compilation.
     pub fn prefill(rows: usize, positions: usize) -> Self {
-        Self { rows, tile: Tile::LARGEST, positions }
+        Self { rows, tile: if rows < Tile::LARGEST.rows() { Tile::PROMPT } else { Tile::LARGEST }, positions }
     }
 }
 

@@ -112,6 +112,9 @@ impl GpuBackend {
 
     pub(super) async fn prepare_pass(&mut self, rows: usize, context: usize) -> Result<()> {
         let tree = Tree::chain(&vec![0; rows])?;
+        for launch in self.plan.launches(Purpose::Evaluate) {
+            self.kernels.compiled(launch.variant(Tile::for_rows(rows))).await?;
+        }
         self.load_tree(context, &tree).await
     }
 }
