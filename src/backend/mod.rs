@@ -160,6 +160,13 @@ pub trait Backend {
     /// `InvalidOption` for more rows than a pass can have, `OutOfMemory`, `DeviceLost`.
     async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()>;
 
+    /// Runs a verification pass for each of `rows`, one behind the other, and returns their milliseconds by the device's own clock;
+    /// `None` where it has none.
+    ///
+    /// # Errors
+    /// As [`run_passes`](Self::run_passes).
+    async fn time_passes(&mut self, rows: &[usize], context: usize) -> Result<Option<Vec<f64>>>;
+
     /// Waits until everything submitted has run.
     async fn settle(&mut self) -> Result<()>;
 

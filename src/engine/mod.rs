@@ -4,6 +4,7 @@
 //! for the oldest record only. The engine is generic over the backend and knows no browser; what it needs of the platform is a
 //! clock.
 
+mod costs;
 mod drafting;
 mod pacing;
 mod session;
@@ -32,9 +33,6 @@ pub const MAX_STEPS_IN_FLIGHT: usize = 32;
 
 /// Drafters that need nothing but the text.
 const AVAILABLE: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
-
-/// Milliseconds that may be spent on measuring passes.
-const MEASURE_MS: f64 = 300.0;
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
@@ -157,6 +155,11 @@ impl<B: Backend> Engine<B> {
         &self.backend
     }
 
+    /// Drafters that have something to work with.
+    pub fn drafters(&self) -> Sources {
+        AVAILABLE
+    }
+
     /// The backend, for passes outside a generation.
     pub fn backend_mut(&mut self) -> &mut B {
         self.forget();
@@ -190,20 +193,7 @@ impl<B: Backend> Engine<B> {
     /// `OutOfMemory`, `DeviceLost`.
     pub async fn measure_costs(&mut self) -> Result<()> {
         self.forget();
-        let mut measured: Vec<(usize, f64)> = Vec::new();
-        let began_ms = (self.clock)();
-        for rows in [1, 4, 8, 2, 16] {
-            let spent_ms = (self.clock)() - began_ms;
-            let expected_ms = measured.first().map_or(0.0, |&(_, ms)| 2.0 * ms * rows as f64 / 2.0);
-            if measured.len() > 1 && spent_ms + expected_ms > MEASURE_MS {
-                continue;
-            }
-            // The first pass of a size may have a pipeline to compile.
-            self.backend.run_passes(rows, 1, 1).await?;
-            let pass_began_ms = (self.clock)();
-            self.backend.run_passes(rows, 1, 1).await?;
-            measured.push((rows, (self.clock)() - pass_began_ms));
-        }
+        let measured = costs::measure(&mut self.backend, self.clock).await?;
         self.set_measured(measured);
         Ok(())
     }
@@ -249,7 +239,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
-        let draft = drafting::plan(options, AVAILABLE)?;
+        let draft = drafting::plan(options, self.drafters())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {

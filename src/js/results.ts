@@ -140,6 +140,8 @@ export interface ModelInfo {
   loadMs: number;
   /** Bytes of weights in GPU memory. */
   weightBytes: number;
+  /** Who can guess ahead for this model: what `draft: 'auto'` merges. */
+  drafters: Drafter[];
   /** Milliseconds of a pass by its number of rows on this device: what decides how many guesses a pass verifies. */
   passMs: Record<string, number>;
   /** The version of this package. */

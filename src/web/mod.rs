@@ -27,6 +27,7 @@ use crate::engine::{Engine, Session, TextParts};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::weights::layouts;
 use crate::model::{Checkpoint, stream_weights};
+use crate::speculate::Source;
 
 type Slot<T> = Rc<RefCell<Option<T>>>;
 type GpuEngine = Engine<GpuBackend>;
@@ -318,6 +319,7 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
         Some(measured) => engine.set_measured(measured),
         None => engine.measure_costs().await?,
     }
+    info.drafters = engine.drafters().iter().map(Source::name).collect();
     info.pass_ms = engine.measured().iter().map(|&(rows, ms)| (rows.to_string(), ms)).collect();
     info.load_ms = clock::now_ms() - began_ms;
     Ok(Model { engine: Rc::new(RefCell::new(Some(engine))), generating: Rc::default(), info: Rc::new(info) })
@@ -347,6 +349,7 @@ impl ModelInfo {
             adapter: AdapterInfo::new(backend),
             weight_bytes: backend.weight_bytes(),
             load_ms: 0.0,
+            drafters: Vec::new(),
             pass_ms: types::Numbers::new(),
             version: types::VERSION,
         }

@@ -367,6 +367,7 @@ pub struct ModelInfo {
     pub adapter: AdapterInfo,
     pub weight_bytes: u64,
     pub load_ms: f64,
+    pub drafters: Vec<&'static str>,
     pub pass_ms: Numbers,
     pub version: &'static str,
 }

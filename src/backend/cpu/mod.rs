@@ -389,6 +389,10 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    async fn time_passes(&mut self, _: &[usize], _: usize) -> Result<Option<Vec<f64>>> {
+        Ok(None)
+    }
+
     async fn settle(&mut self) -> Result<()> {
         Ok(())
     }
