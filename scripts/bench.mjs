@@ -19,7 +19,7 @@ import { measureDrafter } from './drafters.mjs';
 import { draftOptions, draftSpecs } from './drafting.mjs';
 import { Failure, runMain } from './failure.mjs';
 import { stageLines } from './generate.mjs';
-import { HeadlessModel, openModel, openSession } from './headless.mjs';
+import { openModel } from './headless.mjs';
 import { resolveModel } from './models.mjs';
 import { median, printReport, printTable, snakeCase } from './numbers.mjs';
 import { helpText, parseOptions } from './options.mjs';
@@ -45,6 +45,7 @@ const specs = /** @type {const} */ ({
   browser: { type: 'text', choices: browserNames, help: 'chromium unless told' },
   drafters: { type: 'flag', help: 'compare drafters with plain decoding, interleaved' },
   draft: { type: 'texts', value: 'WHO', help: 'with --drafters: a drafter, auto, or several with commas; every one there is and auto unless told' },
+  heads: draftSpecs.heads,
   tree: draftSpecs.tree,
   'max-nodes': draftSpecs['max-nodes'],
   prompts: { type: 'text', value: 'SET', help: 'repetitive (unless told), spec-bench, or a file of JSON lines {id, category, prompt}' },
@@ -92,20 +93,17 @@ async function compareDrafters(name, browser, maxTokens, values) {
   const { prompts: set = 'repetitive', categories, temperature, seed } = values;
   const { tree, 'max-nodes': maxNodes, 'max-prompt-tokens': maxPromptTokens = 512 } = values;
   const options = { ...(await draftOptions({ tree, 'max-nodes': maxNodes })), ...(temperature && { temperature }), ...(seed && { seed }) };
-  const { source, mounts } = await resolveModel(name, '/model/');
-  const session = await openSession({ browser, mounts });
+  say(`Loading ${name} in ${browser} …`);
+  const model = await openModel(name, { browser, heads: values.heads, onProgress: stageLines() });
   try {
-    const address = source(session.server.url);
-    say(`Loading ${name} in ${browser} …`);
-    const { info } = await HeadlessModel.load(session, address, { onProgress: stageLines() });
-    const choice = { chat: Boolean(info['hasChatTemplate']), categories: categories?.split(','), perCategory: values['per-category'] ?? (set === 'spec-bench' ? 2 : undefined) };
-    const tasks = await readTasks(set, choice);
+    const { info } = model;
+    const perCategory = values['per-category'] ?? (set === 'spec-bench' ? 2 : undefined);
+    const tasks = await readTasks(set, { chat: Boolean(info['hasChatTemplate']), categories: categories?.split(','), perCategory });
     const drafters = [];
     for (const each of values.draft ?? [.../** @type {string[]} */ (info['drafters']), 'auto']) {
-      const { info: _info, ...measured } = await measureDrafter(session, address, each, tasks, { maxTokens, maxPromptTokens, options });
-      drafters.push(measured);
+      drafters.push(await measureDrafter(model, each, tasks, { maxTokens, maxPromptTokens, options }));
     }
-    const report = { model: name, browser: session.browser.version, adapter: info.adapter, prompts: set, maxTokens, passMs: info['passMs'], drafters };
+    const report = { model: name, browser: model.browserVersion, adapter: info.adapter, prompts: set, maxTokens, passMs: info['passMs'], drafters };
     if (values.json) console.log(JSON.stringify(snakeCase(report)));
     else {
       printReport(name, snakeCase({ ...report, drafters: drafters.map(({ categories: _categories, prompts: _prompts, ...summary }) => summary) }));
@@ -114,7 +112,7 @@ async function compareDrafters(name, browser, maxTokens, values) {
     }
     return drafters.every(({ identical }) => identical) ? 0 : 1;
   } finally {
-    await session.close();
+    await model.close();
   }
 }
 

@@ -8,7 +8,6 @@
  * alone, from the call to the last token, and the ratio of the times is that of the speeds. A drafter sees each prompt once: it has learnt
  * from other texts only. Tokens that differ from those of plain decoding are a fault.
  */
-import { HeadlessModel } from './headless.mjs';
 import { median } from './numbers.mjs';
 import { say } from './programs.mjs';
 import { shorten } from './tasks.mjs';
@@ -37,11 +36,10 @@ import { shorten } from './tasks.mjs';
 const WARM_UP = 'The sun was up. The bird sang and the dog ran. The sun was up, and the bird sang again.';
 
 /**
- * @param {import('./headless.mjs').Session} session @param {string} source what the package's `load` takes
- * @param {string} drafter as for `--draft` @param {Task[]} tasks @param {Settings} settings
+ * @param {import('./headless.mjs').HeadlessModel} model @param {string} drafter as for `--draft` @param {Task[]} tasks @param {Settings} settings
  */
-export async function measureDrafter(session, source, drafter, tasks, { maxTokens, maxPromptTokens, options }) {
-  const model = await HeadlessModel.load(session, source);
+export async function measureDrafter(model, drafter, tasks, { maxTokens, maxPromptTokens, options }) {
+  await model.reload();
   const plain = { ...options, maxTokens, draft: 'none' };
   const drafting = { ...options, maxTokens, draft: drafter.includes(',') ? drafter.split(',') : drafter };
   const limit = Math.min(maxPromptTokens, Number(model.info['contextLength']) - maxTokens);
@@ -74,7 +72,7 @@ export async function measureDrafter(session, source, drafter, tasks, { maxToken
         `${(row.tokens / row.passes).toFixed(2)} tokens/pass  ${row.ratio.toFixed(2)}x${row.identical ? '' : '  OTHER TOKENS'}`,
     );
   }
-  return { drafter, info: model.info, ...summary(rows), categories: byCategory(rows), prompts: rows };
+  return { drafter, ...summary(rows), categories: byCategory(rows), prompts: rows };
 }
 
 /** From the call to the last token. @param {Result} result */

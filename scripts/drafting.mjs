@@ -1,12 +1,13 @@
 // @ts-check
 /**
- * The options about drafting that several commands have, as options of the package's `generate`.
+ * The options about drafting that several commands have, as options of the package's `generate` (but for `--heads`, which `load` takes).
  */
 import { readFile } from 'node:fs/promises';
 import { Failure } from './failure.mjs';
 
 export const draftSpecs = /** @type {const} */ ({
   draft: { type: 'text', value: 'WHO', help: 'auto, none, or some of medusa, ngram, recycling with commas between them' },
+  heads: { type: 'text', value: 'FILE', help: 'draft heads: a file, a URL or a hub id; none leaves out those beside the model' },
   tree: { type: 'text', value: 'TREE', help: 'auto, dense:4,3,2, a list of rank paths, or a file that holds one' },
   'max-nodes': { type: 'integer', min: 1, max: 64, value: 'N', help: 'nodes of an auto tree at most, the root included' },
   accept: { type: 'text', value: 'RULE', help: 'exact, rejection, typical[:EPSILON,ALPHA] or topk[:K,TOLERANCE]; the last two are lossy' },

@@ -4,7 +4,7 @@
  *
  * Standard output is the result alone: the text, or with `--json` one JSON object per prompt on one line,
  *
- *     {id, model, adapter, browser, prompt_tokens, tokens, text, finish_reason, usage, stats}
+ *     {id, model, adapter, browser, heads?, prompt_tokens, tokens, text, finish_reason, usage, stats}
  *
  * Everything else goes to standard error. `--prompts FILE` runs the rows of a JSON-lines file in order on one loaded model, each from
  * an empty cache. The whole file is read before anything is loaded: a row that is wrong in form ends the command with its line
@@ -19,7 +19,7 @@ import { build } from './build.mjs';
 import { draftOptions, draftSpecs } from './drafting.mjs';
 import { describe, Failure, runMain } from './failure.mjs';
 import { openModel } from './headless.mjs';
-import { resolveModel } from './models.mjs';
+import { resolveHeads, resolveModel } from './models.mjs';
 import { snakeCase } from './numbers.mjs';
 import { helpText, parseOptions } from './options.mjs';
 import { say } from './programs.mjs';
@@ -147,11 +147,13 @@ async function main(argv) {
   const options = { ...generateOptions(values), ...(await draftOptions(values)) };
   const browser = values.browser === 'firefox' ? 'firefox' : 'chromium';
   const name = values.model ?? 'stories260k';
-  await resolveModel(name, '/model/'); // says what is wrong with it before anything takes time
+  // Says what is wrong with them before anything takes time.
+  await resolveModel(name, '/model/');
+  await resolveHeads(values.heads);
   await setup({ browsers: [browser] });
   await build();
   say(`Loading ${name} in ${browser} …`);
-  const model = await openModel(name, { browser, onProgress: stageLines() });
+  const model = await openModel(name, { browser, heads: values.heads, onProgress: stageLines() });
   try {
     return await runRows(model, name, rows, options, values.json ?? false);
   } finally {
@@ -175,6 +177,7 @@ async function runRows(model, name, rows, options, json) {
           model: name,
           adapter: model.info.adapter,
           browser: model.browserVersion,
+          ...(model.info['heads'] === undefined ? {} : { heads: snakeCase(model.info['heads']) }),
           prompt_tokens: result.promptTokens,
           tokens: result.tokens,
           text: result.text,

@@ -5,7 +5,7 @@
  * What runs in the page is what a user writes: `load`, `generate`, `for await`. Nothing here reaches into the package.
  */
 import { launch } from './browsers.mjs';
-import { resolveModel } from './models.mjs';
+import { resolveHeads, resolveModel } from './models.mjs';
 import { root } from './programs.mjs';
 import { serve } from './serve.mjs';
 
@@ -13,7 +13,7 @@ import { serve } from './serve.mjs';
 /** @typedef {Record<string, unknown>} GenerateOptions options of the package's `generate` */
 /** @typedef {{ stage: string, file?: string, loaded: number, total: number }} Progress */
 /** @typedef {import('../pkg/index.js').GenerationResult} Result what the package's `generate` results in */
-/** @typedef {{ name: string, adapter: Record<string, string>, [key: string]: unknown }} Info what the package tells of a model */
+/** @typedef {{ name: string, adapter: Record<string, string>, heads?: object, [key: string]: unknown }} Info what the package tells of a model */
 
 /** An empty page; the icon keeps browsers from asking for one. */
 export const BLANK_PAGE = '<!doctype html><html lang="en"><title>draftree</title><link rel="icon" href="data:,">';
@@ -62,15 +62,17 @@ export async function openSession({ browser: name, isolate = false, timeoutMs, m
  * @property {(progress: Progress) => void} [onProgress]
  */
 /**
- * A session with one model, named as for `--model`. Closing the model closes the session.
- * @param {string} model @param {SessionOptions & LoadOptions} options
+ * A session with one model, named as for `--model`, and perhaps heads, named as for `--heads`. Closing the model closes the session.
+ * @param {string} model @param {SessionOptions & LoadOptions & { heads?: string | undefined }} options
  * @returns {Promise<HeadlessModel>}
  */
 export async function openModel(model, options) {
   const { source, mounts } = await resolveModel(model, '/model/');
-  const session = await openSession({ ...options, mounts });
+  const heads = await resolveHeads(options.heads);
+  const session = await openSession({ ...options, mounts: { ...mounts, ...heads.mounts } });
   try {
-    const loaded = await HeadlessModel.load(session, source(session.server.url), options);
+    const { url } = session.server;
+    const loaded = await HeadlessModel.load(session, source(url), { ...options, options: { ...options.options, ...heads.options(url) } });
     loaded.close = session.close;
     return loaded;
   } catch (error) {
@@ -144,7 +146,7 @@ export class HeadlessModel {
     return this.#session.page.evaluate((options) => /** @type {any} */ (globalThis).model.benchmark(options), options);
   }
 
-  /** Loads the model a second time, now from the package's cache, and returns how long that took. */
+  /** Loads the model anew, now from the package's cache: a model that has learnt nothing. Returns how long that took. */
   async reload() {
     const { loadMs } = await this.#loadOnce();
     return loadMs;

@@ -2,7 +2,8 @@
 //!
 //! The device's own clock tells, where there is one: a page may hear of the end of a pass 100 ms late (Firefox), which would make passes of all
 //! sizes look alike. Every size runs twice in a row, since the first pass of a size may wait for its kernels, and as many rounds as there is
-//! time for; the fastest pass of a size counts, because whatever else the machine does can only add to it.
+//! time for; the fastest pass of a size counts, because whatever else the machine does can only add to it. Browsers show that clock in
+//! steps of 0.1 ms, so of passes that are short against such a step the mean counts, the first left out.
 
 use super::Clock;
 use crate::backend::Backend;
@@ -13,6 +14,8 @@ const BUDGET_MS: f64 = 300.0;
 /// Sizes behind the first, the most telling first; others are left to interpolation.
 const SIZES: [usize; 4] = [4, 8, 2, 16];
 const MAX_ROUNDS: usize = 5;
+/// Passes that take less are not told apart by single readings of the clock.
+const COARSE_MS: f64 = 1.0;
 
 /// Milliseconds of passes by their number of rows, ascending.
 ///
@@ -24,7 +27,7 @@ pub async fn measure<B: Backend>(backend: &mut B, clock: Clock) -> Result<Vec<(u
     let plan = plan(ms[0].min(ms[1]));
     ms.extend(time(backend, &plan, clock).await?);
     rows.extend(plan);
-    Ok(fastest(&rows, &ms))
+    Ok(costs(&rows, &ms))
 }
 
 /// Milliseconds of a pass for each of `rows`.
@@ -60,13 +63,24 @@ fn plan(one_ms: f64) -> Vec<usize> {
     round.repeat(rounds.clamp(1, MAX_ROUNDS))
 }
 
-/// The fastest pass of every size. More rows never take less time than fewer: where they seem to, the smaller size was disturbed.
-fn fastest(rows: &[usize], ms: &[f64]) -> Vec<(usize, f64)> {
+/// The cost of every size. More rows never take less time than fewer: where they seem to, the smaller size was disturbed.
+fn costs(rows: &[usize], ms: &[f64]) -> Vec<(usize, f64)> {
     let mut sizes = rows.to_vec();
     sizes.sort_unstable();
     sizes.dedup();
-    let of = |size: usize| rows.iter().zip(ms).filter(move |&(&rows, _)| rows >= size).map(|(_, &ms)| ms);
-    sizes.into_iter().map(|size| (size, of(size).fold(f64::INFINITY, f64::min))).collect()
+    let mut costs: Vec<(usize, f64)> = sizes.into_iter().map(|size| (size, cost(size, rows, ms))).collect();
+    for i in (1..costs.len()).rev() {
+        costs[i - 1].1 = costs[i - 1].1.min(costs[i].1);
+    }
+    costs
+}
+
+fn cost(size: usize, rows: &[usize], ms: &[f64]) -> f64 {
+    let of_size: Vec<f64> = rows.iter().zip(ms).filter(|&(&rows, _)| rows == size).map(|(_, &ms)| ms).collect();
+    let fastest = of_size.iter().copied().fold(f64::INFINITY, f64::min);
+    let later = of_size.get(1..).filter(|later| !later.is_empty()).unwrap_or(&of_size);
+    let cost = if fastest < COARSE_MS { later.iter().sum::<f64>() / later.len() as f64 } else { fastest };
+    cost.max(1e-3)
 }
 
 #[cfg(test)]
@@ -83,7 +97,13 @@ mod tests {
 
     #[test]
     fn the_fastest_pass_counts_and_more_rows_never_cost_less() {
-        assert_eq!(fastest(&[1, 1, 4, 4, 1], &[9.0, 3.0, 8.0, 7.0, 4.0]), [(1, 3.0), (4, 7.0)]);
-        assert_eq!(fastest(&[1, 4, 2, 2], &[9.0, 8.0, 4.0, 12.0]), [(1, 4.0), (2, 4.0), (4, 8.0)]);
+        assert_eq!(costs(&[1, 1, 4, 4, 1], &[9.0, 3.0, 8.0, 7.0, 4.0]), [(1, 3.0), (4, 7.0)]);
+        assert_eq!(costs(&[1, 4, 2, 2], &[9.0, 8.0, 4.0, 12.0]), [(1, 4.0), (2, 4.0), (4, 8.0)]);
+    }
+
+    #[test]
+    fn of_passes_too_short_for_the_clock_the_mean_counts() {
+        assert_eq!(costs(&[1, 1, 1, 4, 4], &[9.0, 0.0, 0.1, 0.5, 0.2]), [(1, 0.05), (4, 0.2)]);
+        assert!(costs(&[1, 4], &[0.0, 0.0]).iter().all(|&(_, ms)| ms > 0.0));
     }
 }

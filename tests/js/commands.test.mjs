@@ -9,8 +9,10 @@ import { byCategory, summary } from '../../scripts/drafters.mjs';
 import { draftOptions, readTree } from '../../scripts/drafting.mjs';
 import { generateOptions, parseRows, readRows, specs } from '../../scripts/generate.mjs';
 import { stepsToCompare } from '../../scripts/golden.mjs';
+import { resolveHeads } from '../../scripts/models.mjs';
 import { snakeCase } from '../../scripts/numbers.mjs';
 import { nearest, parseOptions } from '../../scripts/options.mjs';
+import { root } from '../../scripts/programs.mjs';
 import { parseTasks, readTasks, shorten } from '../../scripts/tasks.mjs';
 import { cargoCounts, tapCounts } from '../../scripts/test.mjs';
 
@@ -81,6 +83,18 @@ describe('drafting', () => {
   ])) {
     test(`refused: ${JSON.stringify(given)}`, () => assert.rejects(draftOptions(given), failure(message)));
   }
+});
+
+describe('draft heads', () => {
+  test('a file is served, others go to the package as they are', async () => {
+    const { options, mounts } = await resolveHeads(path.join(root, 'package.json'));
+    assert.deepEqual(options('http://x'), { heads: 'http://x/heads/package.json' });
+    assert.deepEqual(Object.keys(mounts), ['/heads/package.json']);
+    for (const heads of ['https://example.org/h.safetensors', 'org/name']) assert.deepEqual((await resolveHeads(heads)).options(''), { heads });
+    assert.deepEqual((await resolveHeads('none')).options(''), { heads: null });
+    assert.deepEqual((await resolveHeads(undefined)).options(''), {});
+    await assert.rejects(resolveHeads('nowhere/heads.safetensors'), failure(/there is no file nowhere/, 'load_failed'));
+  });
 });
 
 describe('comparing drafters', () => {
