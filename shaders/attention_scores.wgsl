@@ -1,7 +1,7 @@
 // For every row, head and chunk of 16 positions: weights = exp(q . k / sqrt(head_dim) - chunk maximum), and (maximum, sum) of
 // the chunk, which attention_values.wgsl joins (the online softmax of Milakov & Gimelshein 2018, split as in flash decoding).
 // A thread takes one chunk for all query heads that share a key head, four heads at a time, so that a loaded key serves four.
-// Oracle: `attention` in src/backend/cpu/ops.rs.
+// Loops test their condition at the end (ARCHITECTURE.md). Oracle: `attention` in src/backend/cpu/ops.rs.
 #import "lib/state.wgsl"
 #import "lib/attention_shape.wgsl"
 
@@ -27,7 +27,8 @@ fn score_quad(row: u32, kv_head: u32, first: u32, end: u32) {
   let key3 = slot_of(row, min(first + 3u, end - 1u)) * kv_stride + key;
   let inside = vec4u(first, first + 1u, first + 2u, first + 3u) < vec4u(end);
   let heads = attention.heads_per_kv;
-  for (var h = 0u; h < heads; h += 4u) {
+  var h = 0u;
+  loop {
     let head = kv_head * heads + h;
     let last = heads - 1u - h;
     let query = row * attention.query_stride + head * attention.head_quads;
@@ -38,18 +39,27 @@ fn score_quad(row: u32, kv_head: u32, first: u32, end: u32) {
     var s1 = vec4f();
     var s2 = vec4f();
     var s3 = vec4f();
-    for (var d = 0u; d < attention.head_quads; d++) {
+    var d = 0u;
+    loop {
       let keys = mat4x4f(cache[key0 + d], cache[key1 + d], cache[key2 + d], cache[key3 + d]);
       s0 += queries[query + d] * keys;
       s1 += queries[query1 + d] * keys;
       s2 += queries[query2 + d] * keys;
       s3 += queries[query3 + d] * keys;
+      continuing {
+        d++;
+        break if d >= attention.head_quads;
+      }
     }
     let to = (row * attention.kv_heads * heads + head) * attention.score_stride + first / 4u;
     scores[to] = select(vec4f(LOWEST), s0 * attention.scale, inside);
     if (last >= 1u) { scores[to + attention.score_stride] = select(vec4f(LOWEST), s1 * attention.scale, inside); }
     if (last >= 2u) { scores[to + 2u * attention.score_stride] = select(vec4f(LOWEST), s2 * attention.scale, inside); }
     if (last >= 3u) { scores[to + 3u * attention.score_stride] = select(vec4f(LOWEST), s3 * attention.scale, inside); }
+    continuing {
+      h += 4u;
+      break if h >= heads;
+    }
   }
 }
 
@@ -67,23 +77,43 @@ fn attention_scores(@builtin(global_invocation_id) id: vec3u) {
     return;
   }
   let quads = (min(end - first, CHUNK) + 3u) / 4u;
-  for (var quad = 0u; quad < quads; quad++) {
-    score_quad(row, kv_head, first + 4u * quad, end);
+  var next = 0u;
+  loop {
+    score_quad(row, kv_head, first + 4u * next, end);
+    continuing {
+      next++;
+      break if next >= quads;
+    }
   }
-  for (var h = 0u; h < attention.heads_per_kv; h++) {
+  var h = 0u;
+  loop {
     let head = (row * attention.kv_heads + kv_head) * attention.heads_per_kv + h;
     let begin = head * attention.score_stride + first / 4u;
-    var highest = scores[begin];
-    for (var quad = 1u; quad < quads; quad++) {
+    var highest = vec4f(LOWEST);
+    var quad = 0u;
+    loop {
       highest = max(highest, scores[begin + quad]);
+      continuing {
+        quad++;
+        break if quad >= quads;
+      }
     }
     let maximum = max(max(highest.x, highest.y), max(highest.z, highest.w));
     var sum = 0.0;
-    for (var quad = 0u; quad < quads; quad++) {
+    quad = 0u;
+    loop {
       let weight = exp(scores[begin + quad] - maximum);
       scores[begin + quad] = weight;
       sum += (weight.x + weight.y) + (weight.z + weight.w);
+      continuing {
+        quad++;
+        break if quad >= quads;
+      }
     }
     chunks[head * attention.chunk_stride + chunk] = vec2f(maximum, sum);
+    continuing {
+      h++;
+      break if h >= attention.heads_per_kv;
+    }
   }
 }

@@ -1,6 +1,7 @@
 // mixed[row, head] = sum over positions of softmax weight * value: joins the chunks of attention_scores.wgsl.
 // A thread takes one quad of a head for all query heads that share a value head, four heads at a time, and walks the
-// positions from first to last. Oracle: `attention` in src/backend/cpu/ops.rs.
+// positions from first to last. Loops test their condition at the end (ARCHITECTURE.md).
+// Oracle: `attention` in src/backend/cpu/ops.rs.
 #import "lib/state.wgsl"
 #import "lib/attention_shape.wgsl"
 
@@ -16,13 +17,23 @@ override WORKGROUP: u32 = 8u;
 // The maximum over all chunks of a head, and one over the sum relative to it.
 fn softmax_frame(at: u32, n_chunks: u32) -> vec2f {
   var maximum = chunks[at].x;
-  for (var c = 1u; c < n_chunks; c++) {
+  var c = 0u;
+  loop {
     maximum = max(maximum, chunks[at + c].x);
+    continuing {
+      c++;
+      break if c >= n_chunks;
+    }
   }
   var sum = 0.0;
-  for (var c = 0u; c < n_chunks; c++) {
+  c = 0u;
+  loop {
     let chunk = chunks[at + c];
     sum += chunk.y * exp(chunk.x - maximum);
+    continuing {
+      c++;
+      break if c >= n_chunks;
+    }
   }
   return vec2f(maximum, 1.0 / sum);
 }
@@ -40,7 +51,8 @@ fn attention_values(@builtin(global_invocation_id) id: vec3u) {
   let kv_stride = 2u * attention.kv_quads;
   let value = attention.kv_quads + kv_head * attention.head_quads + d;
   let heads = attention.heads_per_kv;
-  for (var h = 0u; h < heads; h += 4u) {
+  var h = 0u;
+  loop {
     let last = heads - 1u - h;
     let head = (row * attention.kv_heads + kv_head) * heads + h;
     let head1 = head + min(1u, last);
@@ -54,13 +66,15 @@ fn attention_values(@builtin(global_invocation_id) id: vec3u) {
     var sum1 = vec4f();
     var sum2 = vec4f();
     var sum3 = vec4f();
-    for (var chunk = 0u; chunk < n_chunks; chunk++) {
+    var chunk = 0u;
+    loop {
       var part0 = vec4f();
       var part1 = vec4f();
       var part2 = vec4f();
       var part3 = vec4f();
       let stop = min(end, (chunk + 1u) * CHUNK);
-      for (var first = chunk * CHUNK; first < stop; first += 4u) {
+      var first = chunk * CHUNK;
+      loop {
         // Positions past the end have weight zero and read the last value.
         let values = mat4x4f(
           cache[slot_of(row, first) * kv_stride + value],
@@ -72,16 +86,28 @@ fn attention_values(@builtin(global_invocation_id) id: vec3u) {
         part1 += values * scores[head1 * attention.score_stride + quad];
         part2 += values * scores[head2 * attention.score_stride + quad];
         part3 += values * scores[head3 * attention.score_stride + quad];
+        continuing {
+          first += 4u;
+          break if first >= stop;
+        }
       }
       sum0 += part0 * exp(chunks[head * attention.chunk_stride + chunk].x - frame0.x);
       sum1 += part1 * exp(chunks[head1 * attention.chunk_stride + chunk].x - frame1.x);
       sum2 += part2 * exp(chunks[head2 * attention.chunk_stride + chunk].x - frame2.x);
       sum3 += part3 * exp(chunks[head3 * attention.chunk_stride + chunk].x - frame3.x);
+      continuing {
+        chunk++;
+        break if chunk >= n_chunks;
+      }
     }
     let to = row * attention.query_stride + (kv_head * heads + h) * attention.head_quads + d;
     mixed[to] = sum0 * frame0.y;
     if (last >= 1u) { mixed[to + attention.head_quads] = sum1 * frame1.y; }
     if (last >= 2u) { mixed[to + 2u * attention.head_quads] = sum2 * frame2.y; }
     if (last >= 3u) { mixed[to + 3u * attention.head_quads] = sum3 * frame3.y; }
+    continuing {
+      h += 4u;
+      break if h >= heads;
+    }
   }
 }

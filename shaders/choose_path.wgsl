@@ -1,6 +1,6 @@
 // Turns the choices of rows towards the best path that passes: of the paths of passing nodes the longest, of equally long ones the one
 // with the largest sum of log-probabilities. What a row chose itself always passes. accept.wgsl then walks as ever.
-// One workgroup; thread i reduces row i, thread 0 looks for the path. Oracle: `choose_paths` in src/speculate/lenient.rs.
+// One workgroup: all threads reduce rows, thread 0 looks for the path. Oracle: `choose_paths` in src/speculate/lenient.rs.
 #import "lib/state.wgsl"
 #import "lib/sampling.wgsl"
 #import "lib/judgement.wgsl"
@@ -13,16 +13,18 @@
 #import "lib/choice.wgsl"
 #import "lib/choose.wgsl"
 
+override WORKGROUP: u32 = 8u;
+
 var<workgroup> chosen: array<u32, MAX_ROWS>;
 
-@compute @workgroup_size(MAX_ROWS)
+@compute @workgroup_size(WORKGROUP)
 fn choose_path(@builtin(local_invocation_index) thread: u32) {
   if (state.finish != 0u) {
     return;
   }
   let rows = pass_rows();
-  if (thread < rows) {
-    chosen[thread] = best_of_row(thread);
+  for (var row = thread; row < rows; row += WORKGROUP) {
+    chosen[row] = best_of_row(row);
   }
   workgroupBarrier();
   if (thread != 0u) {

@@ -1,6 +1,7 @@
 // residual[row] = embedding[token of row]. One thread unpacks eight columns. An embedding split over several bindings is
 // dispatched part by part; each writes the rows whose token lies in it. Oracle: `embed` in src/backend/cpu/ops.rs.
 #import "lib/packed.wgsl"
+#import order
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
@@ -21,14 +22,15 @@ fn embed(@builtin(global_invocation_id) id: vec3u) {
   if (quad >= shape.quads) {
     return;
   }
-  let base = tile_base(quad / QUADS);
+  let tile = quad / QUADS;
+  let base = tile_base(tile);
   let scales = base + shape.blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * TILES;
   let scale = load_scale(scales + step / STEPS_PER_BLOCK * SCALE_WORDS * TILES, quad % QUADS);
   let at = base + step * WORDS_PER_STEP * TILES;
   let output = token % 4u;
   var values: array<f32, 8>;
   for (var k = 0u; k < 8u; k++) {
-    values[k] = quant(at, quad % QUADS, output, k) * scale.scale[output] + scale.minimum[output];
+    values[k] = quant(at, quad % QUADS, output, slot_of_k(k, tile)) * scale.scale[output] + scale.minimum[output];
   }
   let to = row * shape.output_stride + step * 2u;
   residual[to] = vec4f(values[0], values[1], values[2], values[3]);

@@ -14,6 +14,6 @@ fn emit(row: u32, quad: u32, value: vec4f) {
 }
 
 @compute @workgroup_size(WORKGROUP)
-fn lm_head(@builtin(global_invocation_id) id: vec3u) {
-  matmul(id.x, id.y * ROWS);
+fn lm_head(@builtin(global_invocation_id) id: vec3u, @builtin(workgroup_id) workgroup: vec3u) {
+  matmul(id.x, workgroup.y * ROWS);
 }

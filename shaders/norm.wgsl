@@ -16,25 +16,25 @@ struct NormShape {
 @group(0) @binding(3) var<storage, read> residual: array<vec4f>;      // [rows, hidden]
 @group(0) @binding(4) var<storage, read_write> normed: array<vec4f>;  // [rows, hidden]
 
-const THREADS = 32u;
-var<workgroup> squares: array<f32, THREADS>;
+override WORKGROUP: u32 = 8u;
+var<workgroup> squares: array<f32, WORKGROUP>;
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(WORKGROUP)
 fn norm(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index) thread: u32) {
   let row = workgroup.x * shape.stride;
   var sum = 0.0;
-  for (var quad = thread; quad < shape.quads; quad += THREADS) {
+  for (var quad = thread; quad < shape.quads; quad += WORKGROUP) {
     let x = residual[row + quad];
     sum += dot(x, x);
   }
   squares[thread] = sum;
   workgroupBarrier();
   var total = 0.0;
-  for (var t = 0u; t < THREADS; t++) {
+  for (var t = 0u; t < WORKGROUP; t++) {
     total += squares[t];
   }
   let factor = inverseSqrt(total / f32(4u * shape.quads) + shape.epsilon);
-  for (var quad = thread; quad < shape.quads; quad += THREADS) {
+  for (var quad = thread; quad < shape.quads; quad += WORKGROUP) {
     normed[row + quad] = residual[row + quad] * factor * vectors[quad];
   }
 }

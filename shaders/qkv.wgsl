@@ -38,6 +38,6 @@ fn emit(row: u32, quad: u32, value: vec4f) {
 }
 
 @compute @workgroup_size(WORKGROUP)
-fn qkv(@builtin(global_invocation_id) id: vec3u) {
-  matmul(id.x, id.y * ROWS);
+fn qkv(@builtin(global_invocation_id) id: vec3u, @builtin(workgroup_id) workgroup: vec3u) {
+  matmul(id.x, workgroup.y * ROWS);
 }

@@ -11,7 +11,7 @@ use draftree::error::ErrorCode;
 use draftree::sampling::SamplingParams;
 use draftree::speculate::Source;
 use draftree::speculate::accept::{AcceptRule, Guarantee};
-use draftree::speculate::controller::PassCosts;
+use draftree::speculate::costs::PassCosts;
 use draftree::speculate::shape::Shape;
 use harness::{Written, cpu, embedded, engine, generate, generate_afresh, gpu, text};
 
@@ -47,7 +47,7 @@ fn sampled(temperature: f32, seed: u64) -> SamplingParams {
 /// An engine whose passes are as large as can be: the larger the less they cost.
 fn generous<B: Backend>(backend: B) -> Engine<B> {
     let mut engine = engine(&embedded(), backend);
-    engine.set_costs(PassCosts { ms: [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6] });
+    engine.set_costs(PassCosts::fixed([1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6]));
     engine
 }
 

@@ -124,6 +124,18 @@ fn a_row_is_the_same_alone_and_in_any_tree_of_a_real_model() {
     }
 }
 
+/// The same where neighbours share loads, which not every device is made to do by itself.
+fn sharing_loads(source: &MemorySource) -> GpuBackend {
+    gpu_with(source, |caps| caps.quads = true)
+}
+
+#[test]
+fn a_row_is_the_same_alone_and_in_any_tree_where_neighbours_share_loads() {
+    for (name, model) in [&MODELS[1], &MODELS[4], &MODELS[5]] {
+        check_rows(&mut sharing_loads(&model.source()), name);
+    }
+}
+
 #[test]
 fn equal_rows_of_one_pass_are_equal_bits() {
     let mut backend = gpu(&Model::RAGGED.source());
@@ -178,9 +190,8 @@ fn written_tokens_are_in_the_cache_as_if_they_had_been_a_prompt() {
 }
 
 /// Checks logits of a tree on both backends.
-fn check_reference(name: &str, model: &Model) {
-    let source = model.source();
-    let (mut gpu, mut cpu) = (gpu(&source), cpu(&source));
+fn check_reference(name: &str, model: &Model, mut gpu: GpuBackend) {
+    let mut cpu = cpu(&model.source());
     let mut random = Random::new(23);
     for (start, rows) in [(0, 1), (1, 4), (40, 24)] {
         let context = random.tokens(start, model.vocab);
@@ -204,7 +215,8 @@ fn check_reference(name: &str, model: &Model) {
 #[test]
 fn logits_are_those_of_the_reference() {
     for (name, model) in &MODELS {
-        check_reference(name, model);
+        check_reference(name, model, gpu(&model.source()));
+        check_reference(&format!("{name}, loads shared"), model, sharing_loads(&model.source()));
     }
 }
 

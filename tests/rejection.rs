@@ -10,7 +10,7 @@ use draftree::engine::{Drafters, Engine, GenerateOptions};
 use draftree::sampling::{SamplingParams, noise};
 use draftree::speculate::Source;
 use draftree::speculate::accept::AcceptRule;
-use draftree::speculate::controller::PassCosts;
+use draftree::speculate::costs::PassCosts;
 use draftree::speculate::rejection::{Child, Drawing, Proposal, decide};
 use harness::kernel::{RejectTrial, Rejections};
 use harness::random::Random;
@@ -279,7 +279,7 @@ const PROMPT: &str = "Tom had a red ball. Tom had a big ball. Tom had a red hat.
 fn what_a_model_writes_has_the_distribution_of_plain_sampling() {
     fn check<B: Backend>(engine: &mut Engine<B>, seeds: u64) {
         // The larger a pass the less it costs.
-        engine.set_costs(PassCosts { ms: [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6] });
+        engine.set_costs(PassCosts::fixed([1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6]));
         let sampling = |seed| SamplingParams { temperature: 0.8, top_p: 0.95, seed, ..Default::default() };
         let vocab = engine.backend().config().vocab_size;
         let prompt = engine.encode(&text(PROMPT)).unwrap();

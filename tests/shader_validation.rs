@@ -13,11 +13,14 @@ const MAX_WORKGROUP_BYTES: u32 = 16 << 10;
 fn every_variant_is_valid_wgsl_within_the_default_limits() {
     let variants = Variant::all();
     assert!(variants.len() > 100, "11 kernels in {} variants", variants.len());
-    for variant in variants {
-        let source = variant.source().unwrap();
+    for (variant, quads) in variants.into_iter().flat_map(|variant| [(variant, false), (variant, true)]) {
+        let source = variant.source(quads).unwrap();
         let module = naga::front::wgsl::parse_str(&source)
             .unwrap_or_else(|e| panic!("{variant:?}: {}", e.emit_to_string(&source)));
-        Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32)
+        let subgroups = if quads { Capabilities::SUBGROUP } else { Capabilities::empty() };
+        Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32 | subgroups)
+            .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+            .subgroup_operations(naga::valid::SubgroupOperationSet::all())
             .validate(&module)
             .unwrap_or_else(|e| panic!("{variant:?}: {}", e.emit_to_string(&source)));
         assert_eq!(module.entry_points.len(), 1, "{variant:?}");
@@ -38,7 +41,7 @@ fn every_variant_is_valid_wgsl_within_the_default_limits() {
 #[test]
 fn bindings_are_read_as_the_parser_reads_them() {
     for variant in Variant::all() {
-        let source = variant.source().unwrap();
+        let source = variant.source(false).unwrap();
         let module = naga::front::wgsl::parse_str(&source).unwrap();
         let mut parsed: Vec<_> = module
             .global_variables

@@ -31,6 +31,10 @@ fn load_scale(at: u32, quad: u32) -> Scale {
   return Scale(vec4f(1.0), vec4f(0.0));
 }
 
+fn add_top(sum: f32, x: Octet) -> f32 {
+  return sum;
+}
+
 fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
   let word = weights[at + (k >> 1u) * TILES].q[quad];
   return select(even(word), odd(word), (k & 1u) == 1u)[output];

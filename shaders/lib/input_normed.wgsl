@@ -1,24 +1,17 @@
 // Inputs of a matrix product after RMSNorm (Zhang & Sennrich 2019), without a pass of its own: the gain is applied on the way
 // in, the squares are summed along, and 1/rms multiplies the finished outputs. Costs two multiplications an input and row,
-// saves a dispatch and a round trip through memory. Expects `inputs: array<Octet>` and `vectors: array<vec4f>` (gain first).
+// saves a dispatch and a round trip through memory. Expects `vectors: array<vec4f>` (gain first).
 
-fn load_gain(step: u32) -> Octet {
-  return Octet(vectors[step * 2u], vectors[step * 2u + 1u]);
+fn load_gain(step: u32) -> Part {
+  return part_of(vectors[step * 2u], vectors[step * 2u + 1u]);
 }
 
-fn load_input(at: u32, gain: Octet, moment: Moment) -> Input {
-  let x = inputs[at];
-  let low = x.low;
-  let high = x.high;
-  let low_gained = low * gain.low;
-  let high_gained = high * gain.high;
-  let sum = low_gained + high_gained;
-  let squares = low * low + high * high;
-  return Input(
-    Octet(low_gained * LOW_FACTORS, high_gained * HIGH_FACTORS),
-    Moment(moment.sum + (sum.x + sum.y) + (sum.z + sum.w), moment.squares + (squares.x + squares.y) + (squares.z + squares.w)));
+fn load_input(at: u32, gain: Part, sums: InputSums) -> Input {
+  let x = load_part(at);
+  let gained = product(x, gain);
+  return Input(gained, InputSums(add_part(sums.sum, gained), add_part(sums.squares, product(x, x))));
 }
 
-fn input_factor(moment: Moment) -> f32 {
-  return inverseSqrt(moment.squares / f32(shape.columns) + shape.epsilon);
+fn input_factor(squares: f32) -> f32 {
+  return inverseSqrt(joined(squares) / f32(shape.columns) + shape.epsilon);
 }

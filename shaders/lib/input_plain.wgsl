@@ -1,17 +1,14 @@
-// Inputs of a matrix product as they are. Expects `inputs: array<Octet>`.
+// Inputs of a matrix product as they are.
 
-fn load_gain(step: u32) -> Octet {
-  return Octet(LOW_FACTORS, HIGH_FACTORS);
+fn load_gain(step: u32) -> Part {
+  return part_of(vec4f(1.0), vec4f(1.0));
 }
 
-fn load_input(at: u32, gain: Octet, moment: Moment) -> Input {
-  let x = inputs[at];
-  let low = x.low;
-  let high = x.high;
-  let sum = low + high;
-  return Input(Octet(low * gain.low, high * gain.high), Moment(moment.sum + (sum.x + sum.y) + (sum.z + sum.w), 0.0));
+fn load_input(at: u32, gain: Part, sums: InputSums) -> Input {
+  let x = load_part(at);
+  return Input(x, InputSums(add_part(sums.sum, x), 0.0));
 }
 
-fn input_factor(moment: Moment) -> f32 {
+fn input_factor(squares: f32) -> f32 {
   return 1.0;
 }

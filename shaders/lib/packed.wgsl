@@ -30,6 +30,8 @@ struct Step { k0: vec4f, k1: vec4f, k2: vec4f, k3: vec4f, k4: vec4f, k5: vec4f, 
 struct Weights { q0: Step, q1: Step, q2: Step, q3: Step }
 struct Scale { scale: vec4f, minimum: vec4f }
 struct Scales { q0: Scale, q1: Scale, q2: Scale, q3: Scale }
+// Eight consecutive inputs of a row.
+struct Octet { low: vec4f, high: vec4f }
 #import weights
 
 // The first word of a tile.

@@ -1,31 +1,23 @@
 // The rows of a register tile: each thread carries 2 rows, so that every weight is loaded and unpacked once for all of them.
 // Swapped against its siblings by import; a row's sum is the same in each.
+#import block
 
 const ROWS = 2u;
 
-struct Sums { r0: Outputs, r1: Outputs }
-struct Moments { r0: Moment, r1: Moment }
+struct Sums { r0: Row, r1: Row }
 
-fn add_step(sums: ptr<function, Sums>, moments: ptr<function, Moments>, at: u32, stride: u32, weights: Weights, gain: Octet) {
-  let x0 = load_input(at, gain, (*moments).r0);
-  (*sums).r0 = multiply((*sums).r0, weights, x0.octet);
-  (*moments).r0 = x0.moment;
-  let x1 = load_input(at + stride, gain, (*moments).r1);
-  (*sums).r1 = multiply((*sums).r1, weights, x1.octet);
-  (*moments).r1 = x1.moment;
+fn add_block(sums: ptr<function, Sums>, scales: Scales, weights_at: u32, step: u32, at: u32, stride: u32) {
+  let block = load_block(weights_at);
+  let gains = load_gains(step);
+  (*sums).r0 = add_row((*sums).r0, block, scales, gains, at);
+  (*sums).r1 = add_row((*sums).r1, block, scales, gains, at + stride);
 }
 
-#import "lib/block_loop.wgsl"
-
-fn finish_block(total: ptr<function, Sums>, block: ptr<function, Sums>, moments: ptr<function, Moments>, scales: Scales) {
-  (*total).r0 = apply_scales((*total).r0, (*block).r0, scales, (*moments).r0.sum);
-  (*moments).r0.sum = 0.0;
-  (*total).r1 = apply_scales((*total).r1, (*block).r1, scales, (*moments).r1.sum);
-  (*moments).r1.sum = 0.0;
-}
-
-fn emit_rows(total: Sums, moments: Moments, row: u32, quad: u32) {
-  var outputs = array<Outputs, ROWS>(total.r0, total.r1);
-  let factors = array<f32, ROWS>(input_factor(moments.r0), input_factor(moments.r1));
-  emit_tile(&outputs, factors, row, quad);
+fn emit_rows(sums: Sums, row: u32, quad: u32) {
+  let f0 = input_factor(sums.r0.squares);
+  let f1 = input_factor(sums.r1.squares);
+  var outputs = array<vec4f, ROWS * QUADS>(
+    sums.r0.q0 * f0, sums.r0.q1 * f0, sums.r0.q2 * f0, sums.r0.q3 * f0,
+    sums.r1.q0 * f1, sums.r1.q1 * f1, sums.r1.q2 * f1, sums.r1.q3 * f1);
+  emit_tile(&outputs, row, quad);
 }

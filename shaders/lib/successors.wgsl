@@ -4,7 +4,7 @@
 const SUCCESSORS = 8u;
 const NO_TOKEN = 0xffffffffu;
 
-// Mirrored by `SUCCESSOR_BYTES` in src/backend/gpu/drafting.rs.
+// Its size is in src/backend/gpu/drafting.rs.
 struct Successor {
   token: u32,   // plus one; 0 where nothing is known
   score: f32,   // processed logit, without noise

@@ -37,6 +37,10 @@ fn load_scale(at: u32, quad: u32) -> Scale {
   return Scale(vec4f(1.0), vec4f(0.0));
 }
 
+fn add_top(sum: f32, x: Octet) -> f32 {
+  return sum;
+}
+
 fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
   return bitcast<f32>(weights[at + k * TILES].q[quad][output]);
 }

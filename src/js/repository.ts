@@ -8,6 +8,7 @@ import { DraftreeError } from './errors.js';
 import { HttpError } from './download.js';
 import type { RemoteFile } from './download.js';
 import { Library } from './library.js';
+import type { Notes } from './library.js';
 import type { LoadProgress } from './results.js';
 import type { SourceDescription } from './source.js';
 import { BlobFile } from './storage.js';
@@ -21,6 +22,8 @@ export interface ByteSource {
 
 /** A model's files as the core reads them; to be closed when it has. */
 export interface OpenSource extends ByteSource {
+  /** What is remembered with the model; nothing for files of the user's. */
+  notes?: Notes;
   close(): void;
 }
 
@@ -65,7 +68,7 @@ export async function openSource(
     case 'local':
       return byteSource(source.files.map((file) => ({ name: file.name, file: new BlobFile(file) })));
     case 'file':
-      return byteSource(await fetchWeights([{ name: lastPart(source.url), remote: { url: source.url } }], context));
+      return openWeights([], [{ name: lastPart(source.url), remote: { url: source.url } }], context);
     case 'folder':
       return openFolder(source.url, context);
     case 'hub':
@@ -81,7 +84,7 @@ async function openFolder(folder: string, context: Context): Promise<OpenSource>
   for (const name of index === undefined ? [weightsName] : shardNames(index, urlOf(weightsIndexName))) {
     weights.push({ name, remote: { url: urlOf(name) } });
   }
-  return byteSource([...settings, ...(await fetchWeights(weights, context))]);
+  return openWeights(settings, weights, context);
 }
 
 /** The hub's listing of a repository, as far as it is used. */
@@ -109,11 +112,11 @@ async function openHub(source: SourceDescription & { kind: 'hub' }, context: Con
     });
   const safetensors = names.filter((name) => /^model(-\d+-of-\d+)?\.safetensors$/.test(name));
   if (quantisation !== undefined || safetensors.length === 0 || !files.has('config.json')) {
-    return byteSource(await fetchWeights(pick([chooseGguf(names, repository, quantisation)]), context));
+    return openWeights([], pick([chooseGguf(names, repository, quantisation)]), context);
   }
   const present = settingsNames.filter((name) => files.has(name));
   const settings = await fetchSettings((name) => files.get(name)?.url ?? '', () => false, present, context);
-  return byteSource([...settings, ...(await fetchWeights(pick([tokenizerName, ...safetensors]), context))]);
+  return openWeights(settings, pick([tokenizerName, ...safetensors]), context);
 }
 
 /** The GGUF file of a repository that was asked for, or the one to prefer. */
@@ -146,6 +149,13 @@ async function fetchSettings(
     }),
   );
   return fetched.flat();
+}
+
+async function openWeights(settings: NamedFile[], weights: Weights[], context: Context): Promise<OpenSource> {
+  const source = byteSource([...settings, ...(await fetchWeights(weights, context))]);
+  // The last file has weights; the tokenizer, which models may share, comes first.
+  const last = weights.at(-1);
+  return last === undefined ? source : { ...source, notes: context.library.notes(last.remote.url) };
 }
 
 /** Large files one after the other, with one progress over all of them. */

@@ -11,6 +11,7 @@ use super::architecture::{Role, RotaryOrder, TensorRule, Traits, is_derived};
 use super::config::{ModelConfig, RopeScaling};
 use super::container::Container;
 use super::gguf;
+use super::heads::is_head_tensor;
 use super::hf_config;
 use super::quantize::dequantize;
 use super::source::{allocate, read_exact};
@@ -191,7 +192,7 @@ fn select_tensors(
             selected.insert(rule.name_in(layer), tensor);
         }
     }
-    found.retain(|name, _| !is_derived(name));
+    found.retain(|name, _| !is_derived(name) && !is_head_tensor(name));
     if let Some(name) = found.keys().next() {
         return Err(Error::new(
             ErrorCode::UnsupportedModel,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::checkpoint::TensorEntry;
 use super::gguf;
+use super::heads::is_head_file;
 use super::hf_config::JsonFiles;
 use super::safetensors;
 use super::source::{ByteSource, read_file};
@@ -119,8 +120,8 @@ async fn weight_files(source: &impl ByteSource) -> Result<BTreeSet<usize>> {
     if let Some(file) = named("model.safetensors") {
         return Ok([file].into());
     }
-    let all = 0..source.files().len();
-    Ok(all.filter(|&file| source.files()[file].base_name().ends_with(".safetensors")).collect())
+    let is_model = |name: &str| name.ends_with(".safetensors") && !is_head_file(name);
+    Ok((0..source.files().len()).filter(|&file| is_model(source.files()[file].base_name())).collect())
 }
 
 fn no_model(message: String) -> Error {

@@ -159,6 +159,41 @@ impl PackedLayout {
         self.groups() as u64 * self.group_words() as u64 * 4
     }
 
+    /// Exchanges weights within each four consecutive k, `k` with `k ^ t` for rows of tile `t` (of 16 rows) of a group: the order in
+    /// which shaders/lib/lanes_quad.wgsl hands inputs round. Done twice it changes nothing. `words` are whole groups.
+    pub fn reorder_for_quads(&self, words: &mut [u32]) {
+        const TILE_ROWS: usize = 16;
+        // Exchanges the lower and the upper `bits` of every 2 * `bits`.
+        let exchange = |word: u32, bits: u32, lower: u32| (word & lower) << bits | word >> bits & lower;
+        let per_word = self.format.values_per_word();
+        // k ^ 1 and k ^ 2, as far as they lie within a word.
+        let [one, two] = match per_word {
+            8 => [Some((4, 0x0f0f_0f0f)), Some((8, 0x00ff_00ff))],
+            4 => [Some((8, 0x00ff_00ff)), Some((16, 0xffff))],
+            2 => [Some((16, 0xffff)), None],
+            _ => [None, None],
+        };
+        for group in words.chunks_exact_mut(self.group_words()) {
+            let quants = &mut group[..self.row_quant_words() * GROUP_ROWS];
+            for (i, word) in quants.iter_mut().enumerate() {
+                let tile = i % GROUP_ROWS / TILE_ROWS;
+                for (bit, step) in [(1, one), (2, two)] {
+                    if let (true, Some((bits, lower))) = (tile & bit != 0, step) {
+                        *word = exchange(*word, bits, lower);
+                    }
+                }
+            }
+            // The rest of the exchange is of whole words, along k.
+            for i in 0..if per_word < 4 { quants.len() } else { 0 } {
+                let (word, row) = (i / GROUP_ROWS, i % GROUP_ROWS);
+                let other = word ^ row / TILE_ROWS / per_word;
+                if other > word {
+                    quants.swap(i, other * GROUP_ROWS + row);
+                }
+            }
+        }
+    }
+
     /// The float32 weights of one row of a group: the oracle of the kernels' unpacking.
     ///
     /// `group` are the [`group_words`](Self::group_words) words of the group, `row` counts from its start, and `out` takes
@@ -205,5 +240,43 @@ impl PackedLayout {
             self.unpack_row(&words[group..group + self.group_words()], row % GROUP_ROWS, values);
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quads_exchange_k_with_k_xor_tile_and_twice_change_nothing() {
+        for format in PackedFormat::ALL {
+            let layout = PackedLayout { format, rows: 2 * GROUP_ROWS, cols: 40 };
+            let mut state = 1u32;
+            let words: Vec<u32> = (0..layout.bytes() / 4)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    // Scales are small numbers, so that they compare equal to themselves.
+                    state >> 16 & 0x3bff | 0x3c00_0000
+                })
+                .collect();
+            let mut reordered = words.clone();
+            layout.reorder_for_quads(&mut reordered);
+            let scales = layout.row_quant_words() * GROUP_ROWS;
+            assert_eq!(reordered[scales..layout.group_words()], words[scales..layout.group_words()], "{format:?}");
+            let (plain, quads) = (layout.unpack(&words), layout.unpack(&reordered));
+            for row in 0..layout.rows {
+                // Scales change from block to block, never within four k.
+                for k in 0..layout.cols {
+                    let other = k ^ (row % GROUP_ROWS / 16);
+                    assert_eq!(
+                        quads[row * layout.cols + k],
+                        plain[row * layout.cols + other],
+                        "{format:?}, {row}, {k}"
+                    );
+                }
+            }
+            layout.reorder_for_quads(&mut reordered);
+            assert_eq!(reordered, words, "{format:?}");
+        }
     }
 }

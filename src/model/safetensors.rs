@@ -18,7 +18,7 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes of the header's length, at the start of the file.
 const LENGTH_BYTES: u64 = 8;
 
-/// Adds the tensors of file number `file` to `tensors`.
+/// Adds the tensors of file number `file` to `tensors`, and returns what the header says in words (`__metadata__`).
 ///
 /// # Errors
 /// `BadModelFile` when the bytes are no safetensors header or a tensor is in two files; `TruncatedFile` when the file is
@@ -27,7 +27,7 @@ pub async fn read_header(
     source: &impl ByteSource,
     file: usize,
     tensors: &mut BTreeMap<String, TensorEntry>,
-) -> Result<()> {
+) -> Result<BTreeMap<String, String>> {
     let entry = &source.files()[file];
     let bad =
         |what: String| Error::new(ErrorCode::BadModelFile, format!("{}: {what}; the file is damaged", entry.name));
@@ -62,7 +62,7 @@ pub async fn read_header(
             return Err(bad(format!("the tensor {name:?} is also in another file")));
         }
     }
-    Ok(())
+    Ok(metadata.metadata().clone().into_iter().flatten().collect())
 }
 
 fn require_size(name: &str, size: u64, expected: u64) -> Result<()> {

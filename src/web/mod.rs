@@ -27,6 +27,7 @@ use crate::engine::{Engine, Session, TextParts};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::weights::layouts;
 use crate::model::{Checkpoint, stream_weights};
+use crate::speculate::Source;
 
 type Slot<T> = Rc<RefCell<Option<T>>>;
 type GpuEngine = Engine<GpuBackend>;
@@ -44,7 +45,7 @@ pub struct Model {
     engine: Slot<GpuEngine>,
     /// Whether a generation holds the model.
     generating: Rc<Cell<bool>>,
-    info: ModelInfo,
+    info: Rc<ModelInfo>,
 }
 
 #[wasm_bindgen]
@@ -66,7 +67,7 @@ impl Model {
     /// # Errors
     /// None in practice; serialising a plain object cannot fail.
     pub fn info(&self) -> std::result::Result<JsValue, JsValue> {
-        types::to_js(&self.info).js()
+        types::to_js(&*self.info).js()
     }
 
     /// The ids of a text; `add_bos` puts the beginning token before it, by default if the model wants it.
@@ -175,7 +176,7 @@ impl Model {
                 engine: Rc::clone(&self.engine),
                 generating: Rc::clone(&self.generating),
                 session: Rc::new(RefCell::new(Some(session))),
-                load_ms: self.info.load_ms,
+                info: Rc::clone(&self.info),
             }),
             Err(e) => {
                 self.generating.set(false);
@@ -201,7 +202,7 @@ pub struct Generation {
     engine: Slot<GpuEngine>,
     generating: Rc<Cell<bool>>,
     session: Slot<Session>,
-    load_ms: f64,
+    info: Rc<ModelInfo>,
 }
 
 #[wasm_bindgen]
@@ -229,7 +230,7 @@ impl Generation {
     pub fn result(&self) -> std::result::Result<JsValue, JsValue> {
         let session = self.session.borrow();
         let result =
-            session.as_ref().ok_or_else(busy).and_then(|session| types::to_js(&ResultDto::new(session, self.load_ms)));
+            session.as_ref().ok_or_else(busy).and_then(|session| types::to_js(&ResultDto::new(session, &self.info)));
         result.js()
     }
 
@@ -314,9 +315,14 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
         info.adapter.description = adapter;
     }
     let mut engine = Engine::new(backend, text, clock::now_ms);
-    engine.measure_costs().await?;
+    match options.known_costs.and_then(|known| known.measured(&info.adapter.description)) {
+        Some(measured) => engine.set_measured(measured),
+        None => engine.measure_costs().await?,
+    }
+    info.drafters = engine.drafters().iter().map(Source::name).collect();
+    info.pass_ms = engine.measured().iter().map(|&(rows, ms)| (rows.to_string(), ms)).collect();
     info.load_ms = clock::now_ms() - began_ms;
-    Ok(Model { engine: Rc::new(RefCell::new(Some(engine))), generating: Rc::default(), info })
+    Ok(Model { engine: Rc::new(RefCell::new(Some(engine))), generating: Rc::default(), info: Rc::new(info) })
 }
 
 impl AdapterInfo {
@@ -343,6 +349,9 @@ impl ModelInfo {
             adapter: AdapterInfo::new(backend),
             weight_bytes: backend.weight_bytes(),
             load_ms: 0.0,
+            drafters: Vec::new(),
+            pass_ms: types::Numbers::new(),
+            version: types::VERSION,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! It defines what every kernel computes and how every step decides; the GPU backend is checked against it. Steps run when they
 //! are submitted, so a record is there at once. It is also the native path of a machine without a GPU.
 
+pub mod heads;
 pub mod ops;
 
 use std::collections::{HashMap, VecDeque};
@@ -15,6 +16,7 @@ use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
 use crate::speculate::accept::{AcceptRule, Walk, walk};
+use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
 use crate::speculate::lenient::{self, Judgement};
 use crate::speculate::recycling::Successors;
@@ -347,6 +349,10 @@ impl Backend for CpuBackend {
         &self.config
     }
 
+    fn usual_costs(&self) -> PassCosts {
+        PassCosts::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    }
+
     fn context_limit(&self) -> usize {
         self.context_limit
     }
@@ -427,6 +433,10 @@ impl Backend for CpuBackend {
             self.evaluate(context, &Tree::chain(&vec![0; rows])?).await?;
         }
         Ok(())
+    }
+
+    async fn time_passes(&mut self, _: &[usize], _: usize) -> Result<Option<Vec<f64>>> {
+        Ok(None)
     }
 
     async fn settle(&mut self) -> Result<()> {

@@ -27,7 +27,8 @@ pub fn matmul(weights: &MatrixF32, x: &[f32]) -> Vec<f32> {
     (0..weights.rows).map(|row| dot(weights.row(row), x)).collect()
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+/// Sum of products.
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];
     let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
     let rest: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(x, y)| x * y).sum();

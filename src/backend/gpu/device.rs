@@ -28,6 +28,10 @@ pub struct DeviceCaps {
     pub software: bool,
     /// Invocations of a workgroup in kernels that do not fix it.
     pub workgroup: u32,
+    /// Whether four neighbouring invocations are to share what they load; see [`shares_loads`](Self::shares_loads).
+    pub quads: bool,
+    /// Whether the device compiles in the background when asked to (src/js/gpu_device.ts): a browser would otherwise hold up all work.
+    pub compiles_later: bool,
     /// Largest part of a buffer that one binding can show, in bytes.
     pub max_binding_bytes: u64,
     /// Whether passes can be timed on the device.
@@ -56,18 +60,24 @@ impl Gpu {
                     ),
                 )
             })?;
-        let timestamps = adapter.features().contains(wgpu::Features::TIMESTAMP_QUERY);
+        let features = adapter.features() & (wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::SUBGROUP);
         let limits = adapter.limits();
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("draftree"),
-                required_features: if timestamps { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() },
+                required_features: features,
                 required_limits: limits.clone(),
                 ..Default::default()
             })
             .await
             .map_err(|e| Error::new(ErrorCode::NoAdapter, format!("the WebGPU adapter gave no device: {e}")))?;
-        let caps = DeviceCaps::new(&adapter.get_info(), &limits, timestamps);
+        let mut caps =
+            DeviceCaps::new(&adapter.get_info(), &limits, features.contains(wgpu::Features::TIMESTAMP_QUERY));
+        // llvmpipe finds out by itself that neighbours load the same.
+        if caps.software && !caps.description.contains("llvmpipe") && has_quad_operations(&device).await {
+            caps.quads = true;
+            caps.workgroup = 4;
+        }
         let fault = Arc::new(Mutex::new(None));
         remember_faults(&device, &fault);
         Ok(Self { device, queue, caps, fault })
@@ -134,7 +144,27 @@ impl Gpu {
     }
 }
 
+/// Whether shaders may use the quad operations. Asked by a shader that does: in a browser, wgpu does not know of the feature
+/// (src/js/gpu_device.ts asks for it).
+async fn has_quad_operations(device: &wgpu::Device) -> bool {
+    const PROBE: &str = "enable subgroups;
+        @group(0) @binding(0) var<storage, read_write> x: array<u32>;
+        @compute @workgroup_size(4) fn probe(@builtin(local_invocation_index) i: u32) { x[i] = quadSwapX(i); }";
+    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    let _ = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some("probe"),
+        source: wgpu::ShaderSource::Wgsl(PROBE.into()),
+    });
+    scope.pop().await.is_none()
+}
+
 impl DeviceCaps {
+    /// Whether four neighbouring invocations load a quarter of a product's inputs each and hand them round, by the quad operations of
+    /// WebGPU's `subgroups`: where a processor emulates the device, a load costs as much as thirty multiplications.
+    pub fn shares_loads(&self) -> bool {
+        self.quads && self.workgroup.is_multiple_of(4)
+    }
+
     /// The packed format that suits the device, given the smallest that holds a matrix exactly. A processor that emulates a GPU
     /// spends a sixth of a 4-bit product on half-precision scales, and has memory to spare.
     pub fn weight_format(&self, smallest: PackedFormat) -> PackedFormat {
@@ -161,6 +191,8 @@ impl DeviceCaps {
             backend: format!("{:?}", info.backend),
             software,
             workgroup: if software { 8 } else { 64 },
+            quads: false,
+            compiles_later: cfg!(target_arch = "wasm32"),
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             timestamps,
         }

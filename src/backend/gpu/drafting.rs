@@ -107,7 +107,7 @@ impl DraftLaunches {
                 Kernel::Recycle,
                 None,
                 &[&b.sampling, &b.state, &b.candidates, &d.successors],
-                Grid::Rows,
+                Grid::RowThreads,
             )?,
             rules: RuleLaunches::new(builder)?,
             accept: builder.launch(

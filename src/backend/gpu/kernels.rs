@@ -4,7 +4,9 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use super::device::Gpu;
 use super::shader::{self, BindingKind};
@@ -128,8 +130,21 @@ impl Tile {
     /// Every tile.
     pub const ALL: [Self; 4] = [Self::Rows1, Self::Rows2, Self::Rows4, Self::Rows8];
 
-    /// The tile that a full piece of a prompt uses.
+    /// The tile that many rows use.
     pub const LARGEST: Self = Self::Rows8;
+
+    /// The tile that prompts begin with: it compiles in half the time, and takes a third more time a row.
+    pub const PROMPT: Self = Self::Rows4;
+
+    /// The next smaller tile.
+    const fn smaller(self) -> Option<Self> {
+        match self {
+            Self::Rows1 => None,
+            Self::Rows2 => Some(Self::Rows1),
+            Self::Rows4 => Some(Self::Rows2),
+            Self::Rows8 => Some(Self::Rows4),
+        }
+    }
 
     /// The smallest tile that takes `rows` rows at once.
     pub const fn for_rows(rows: usize) -> Self {
@@ -192,10 +207,10 @@ impl Variant {
         variants
     }
 
-    /// The variants that load a model's matrices, and all others that a prompt and plain greedy decoding need.
+    /// The variants that load a model's matrices, and all others that a short prompt and plain greedy decoding need.
     pub fn for_model(formats: &[(Matrix, PackedFormat)]) -> Vec<Self> {
         let tied = formats.iter().all(|&(matrix, _)| matrix != Matrix::LmHead);
-        let both = [Tile::Rows1, Tile::LARGEST];
+        let both = [Tile::Rows1, Tile::PROMPT];
         let mut variants: Vec<Self> =
             [Kernel::AttentionScores, Kernel::AttentionValues, Kernel::Norm, Kernel::Sample, Kernel::Accept]
                 .map(|kernel| Self::new(kernel, None, Tile::Rows1))
@@ -215,6 +230,7 @@ impl Variant {
                 Matrix::Qkv(_) => add(Kernel::Qkv, &both),
                 Matrix::AttentionOut(_) | Matrix::Down(_) => add(Kernel::Project, &both),
                 Matrix::GateUp(_) => add(Kernel::GateUp, &both),
+                Matrix::Heads(_) => unreachable!("no matrix of the model"),
             }
         }
         variants.sort_unstable();
@@ -222,23 +238,29 @@ impl Variant {
         variants
     }
 
-    /// Its WGSL.
+    /// Its WGSL; with `quads` four invocations share the loads of a matrix product's inputs ([`DeviceCaps::shares_loads`]).
     ///
     /// # Errors
     /// `Internal` for an import that names no file.
-    pub fn source(self) -> Result<String> {
+    ///
+    /// [`DeviceCaps::shares_loads`]: super::device::DeviceCaps::shares_loads
+    pub fn source(self, quads: bool) -> Result<String> {
         let mut choices = Vec::new();
         if let Some(format) = self.format {
             choices.push(("weights", weights_file(format)));
+            choices.push(("block", block_file(format)));
+            choices.push(("order", if quads { "lib/order_quad.wgsl" } else { "lib/order_plain.wgsl" }));
         }
         if let Some(tile) = self.tile {
             choices.push(("rows", tile.rows_file()));
+            choices.push(("lanes", if quads { "lib/lanes_quad.wgsl" } else { "lib/lanes_alone.wgsl" }));
             choices.push((
                 "input",
                 if self.kernel == Kernel::Qkv { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" },
             ));
         }
-        shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)
+        let text = shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)?;
+        Ok(if quads && self.tile.is_some() { format!("enable subgroups;\n{text}") } else { text })
     }
 }
 
@@ -254,18 +276,40 @@ const fn weights_file(format: PackedFormat) -> &'static str {
     }
 }
 
+const fn block_file(format: PackedFormat) -> &'static str {
+    match format.block_values() {
+        Some(32) => "lib/block_4.wgsl",
+        Some(_) => "lib/block_2.wgsl",
+        None => "lib/block_1.wgsl",
+    }
+}
+
+/// The end of the label of a pipeline that is to be compiled in the background; `LATER` in src/js/gpu_device.ts.
+const LATER: &str = " (later)";
+
 /// Pipelines and bind-group layouts of one device. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Kernels {
     gpu: Gpu,
     layouts: Rc<RefCell<HashMap<Kernel, wgpu::BindGroupLayout>>>,
     pipelines: Rc<RefCell<HashMap<Variant, wgpu::ComputePipeline>>>,
+    compiling: Rc<RefCell<Compiling>>,
+}
+
+/// Variants that are compiled in the background, each with what tells that it is done.
+#[derive(Default)]
+struct Compiling(Vec<(Variant, Pin<Box<dyn Future<Output = Result<()>>>>)>);
+
+impl std::fmt::Debug for Compiling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(variant, _)| variant)).finish()
+    }
 }
 
 impl Kernels {
     /// No pipeline yet.
     pub fn new(gpu: Gpu) -> Self {
-        Self { gpu, layouts: Rc::default(), pipelines: Rc::default() }
+        Self { gpu, layouts: Rc::default(), pipelines: Rc::default(), compiling: Rc::default() }
     }
 
     /// The device they are for.
@@ -281,7 +325,64 @@ impl Kernels {
         if let Some(pipeline) = self.pipelines.borrow().get(&variant) {
             return Ok(pipeline.clone());
         }
-        let source = variant.source()?;
+        let pipeline = self.compile(variant, variant.kernel.name())?;
+        self.pipelines.borrow_mut().insert(variant, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// The pipeline of a variant or, until the device has compiled that in the background, of the largest smaller tile there is; with
+    /// its tile.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn ready(&self, variant: Variant) -> Result<(Tile, wgpu::ComputePipeline)> {
+        let mut tile = variant.tile.unwrap_or(Tile::Rows1);
+        if tile != Tile::Rows1 && self.gpu.caps.compiles_later && !self.pipelines.borrow().contains_key(&variant) {
+            self.compile_later(variant)?;
+            let exists = |tile| self.pipelines.borrow().contains_key(&Variant { tile: Some(tile), ..variant });
+            while let Some(smaller) = tile.smaller().filter(|_| !exists(tile)) {
+                tile = smaller;
+            }
+        }
+        Ok((tile, self.pipeline(Variant { tile: variant.tile.map(|_| tile), ..variant })?))
+    }
+
+    /// Waits until [`ready`](Self::ready) gives this very variant.
+    ///
+    /// # Errors
+    /// What the device says of it; `Internal` for a shader that cannot be composed.
+    pub async fn compiled(&self, variant: Variant) -> Result<()> {
+        self.ready(variant)?;
+        let place = self.compiling.borrow().0.iter().position(|(v, _)| *v == variant);
+        if let Some(place) = place {
+            let (_, done) = self.compiling.borrow_mut().0.swap_remove(place);
+            done.await?;
+        }
+        self.pipeline(variant).map(drop)
+    }
+
+    /// Begins to compile a variant in the background, or takes over what has been compiled there.
+    fn compile_later(&self, variant: Variant) -> Result<()> {
+        let compiling = &mut self.compiling.borrow_mut().0;
+        if compiling.iter().all(|(v, _)| *v != variant) {
+            let watch = self.gpu.watch();
+            self.compile(variant, &format!("{}{LATER}", variant.kernel.name()))?;
+            compiling.push((variant, Box::pin(watch.report("compiling a kernel"))));
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        let mut finished = Vec::new();
+        compiling.retain_mut(|(variant, done)| match done.as_mut().poll(&mut context) {
+            Poll::Ready(result) => {
+                finished.push(result.map(|()| *variant));
+                false
+            }
+            Poll::Pending => true,
+        });
+        finished.into_iter().try_for_each(|variant| self.pipeline(variant?).map(drop))
+    }
+
+    fn compile(&self, variant: Variant, label: &str) -> Result<wgpu::ComputePipeline> {
+        let source = variant.source(self.gpu.caps.shares_loads())?;
         let layout = self.layout(variant.kernel, &source);
         let device = &self.gpu.device;
         let name = variant.kernel.name();
@@ -291,8 +392,8 @@ impl Kernels {
         });
         let workgroup = [("WORKGROUP", f64::from(self.gpu.caps.workgroup))];
         let constants = if source.contains("override WORKGROUP") { &workgroup[..] } else { &[] };
-        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(name),
+        Ok(device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(label),
             layout: Some(&device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
                 label: Some(name),
                 bind_group_layouts: &[Some(&layout)],
@@ -302,9 +403,7 @@ impl Kernels {
             entry_point: Some(name),
             compilation_options: wgpu::PipelineCompilationOptions { constants, ..Default::default() },
             cache: None,
-        });
-        self.pipelines.borrow_mut().insert(variant, pipeline.clone());
-        Ok(pipeline)
+        }))
     }
 
     /// Has the device compile what a model of these matrices needs, and does not wait for it: a browser compiles while the weights
@@ -332,7 +431,9 @@ impl Kernels {
         let known = self.layouts.borrow().get(&kernel).cloned();
         let layout = match known {
             Some(layout) => layout,
-            None => self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source()?),
+            None => {
+                self.layout(kernel, &Variant::new(kernel, format, Tile::Rows1).source(self.gpu.caps.shares_loads())?)
+            }
         };
         let entries: Vec<_> = resources
             .iter()

@@ -92,6 +92,8 @@ pub enum Grid {
     HeadQuads { quads: usize, kv_heads: usize },
     /// One thread per quad of a cache slot, times layers.
     Columns { columns: usize, layers: usize },
+    /// One thread a row.
+    RowThreads,
     /// One workgroup a row.
     Rows,
     /// One workgroup.
@@ -112,7 +114,7 @@ pub struct Launch {
 pub struct PassSize {
     /// Rows.
     pub rows: usize,
-    /// Register tile of the matrix products. Results do not depend on it.
+    /// Register tile that suits the matrix products. Results do not depend on it.
     pub tile: Tile,
     /// Positions that attention may have to look at, at most.
     pub positions: usize,
@@ -135,17 +137,18 @@ impl Launch {
         size: PassSize,
         workgroup: usize,
     ) -> Result<()> {
-        let variant = self.variant(size.tile);
-        pass.set_pipeline(&kernels.pipeline(variant)?);
+        let (tile, pipeline) = kernels.ready(self.variant(size.tile))?;
+        pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &self.group, &[]);
         let threads = |items: usize| items.div_ceil(workgroup) as u32;
         let rows = size.rows as u32;
         let (x, y, z) = match self.grid {
             Grid::Items(items) => (threads(items), rows, 1),
-            Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(size.tile.rows()) as u32, 1),
+            Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(tile.rows()) as u32, 1),
             Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
             Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
             Grid::Columns { columns, layers } => (threads(columns), layers as u32, 1),
+            Grid::RowThreads => (threads(size.rows), 1, 1),
             Grid::Rows => (rows, 1, 1),
             Grid::One => (1, 1, 1),
         };
@@ -160,9 +163,9 @@ impl PassSize {
         Self { rows, tile: Tile::for_rows(rows), positions }
     }
 
-    /// A piece of a prompt. It keeps to the largest tile, so that a short piece does not wait for another one's compilation.
+    /// A piece of a prompt. It keeps to two tiles, so that a short piece does not wait for another one's compilation.
     pub fn prefill(rows: usize, positions: usize) -> Self {
-        Self { rows, tile: Tile::LARGEST, positions }
+        Self { rows, tile: if rows < Tile::LARGEST.rows() { Tile::PROMPT } else { Tile::LARGEST }, positions }
     }
 }
 

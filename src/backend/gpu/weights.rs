@@ -154,6 +154,13 @@ impl WeightSink for GpuWeights {
 
     fn write(&mut self, matrix: Matrix, offset: u64, bytes: &[u8]) -> Result<()> {
         let target = self.matrices.get(&matrix).ok_or_else(|| missing(&format!("{matrix:?}")))?;
+        let mut words: Vec<u32>;
+        let mut bytes = bytes;
+        if self.gpu.caps.shares_loads() {
+            words = bytemuck::pod_collect_to_vec(bytes);
+            target.layout.reorder_for_quads(&mut words);
+            bytes = bytemuck::cast_slice(&words);
+        }
         let (mut at, mut rest) = (offset, bytes);
         for part in &target.parts {
             let begin = part.first_group as u64 * target.group_bytes();

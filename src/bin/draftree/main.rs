@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use draftree::error::Error;
 use draftree::model::files::FileSource;
 use draftree::model::inspect::inspect;
+use draftree::model::{ByteSource as _, HeadFile};
 
 /// Small language models on the GPU, made fast with draft trees.
 #[derive(Debug, Parser)]
@@ -19,9 +20,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print what a model file (or folder) holds and whether it can be run.
+    /// Print what a model file (or folder) or a file of draft heads holds, and whether it can be run.
     Inspect {
-        /// A .gguf file, or a folder with config.json and safetensors.
+        /// A .gguf file, a folder with config.json and safetensors, or the .safetensors of draft heads.
         path: std::path::PathBuf,
     },
     /// Write text on this machine's GPU or CPU.
@@ -43,8 +44,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Reports on a model, on draft heads, or on a model with heads beside it.
 fn print_report(path: &std::path::Path) -> anyhow::Result<()> {
     let source = FileSource::open(path)?;
-    println!("{}", pollster::block_on(inspect(&source))?);
+    let heads = pollster::block_on(HeadFile::open(&source));
+    let model = pollster::block_on(inspect(&source));
+    let only_heads = source.files().iter().all(|file| file.base_name().ends_with(".safetensors"));
+    match (heads, model) {
+        (Ok(heads), Ok(model)) if model.verdict.is_ok() => println!("{model}\n{heads}"),
+        (Ok(heads), _) => print!("{heads}"),
+        (Err(error), _) if only_heads => return Err(error.into()),
+        (Err(_), model) => println!("{}", model?),
+    }
     Ok(())
 }

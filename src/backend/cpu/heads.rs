@@ -1,0 +1,222 @@
+//! Draft heads in plain float32: what their kernels compute, in reading order.
+
+use std::collections::HashMap;
+
+use super::ops::{self, MatrixF32};
+use super::{CpuBackend, CpuWeights};
+use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVector};
+use crate::model::{Matrix, Vector};
+use crate::sampling::SamplingParams;
+use crate::speculate::heads::{Ranking, Scoring};
+use crate::speculate::tree::Tree;
+
+/// The heads of one model.
+#[derive(Debug)]
+pub struct CpuHeads {
+    shape: DraftHeads,
+    matrices: HashMap<HeadMatrix, MatrixF32>,
+    biases: HashMap<HeadVector, Vec<f32>>,
+}
+
+/// The matrices of the target that heads use.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// `[vocab_size, hidden]`.
+    pub embedding: &'a MatrixF32,
+    /// `[vocab_size, hidden]`.
+    pub lm_head: &'a MatrixF32,
+}
+
+impl CpuBackend {
+    /// The matrices that draft heads use.
+    pub fn target(&self) -> Target<'_> {
+        Target { embedding: &self.embedding, lm_head: self.lm_head.as_ref().unwrap_or(&self.embedding) }
+    }
+
+    /// Hidden rows `[nodes][hidden]`, normed, of every node of a tree whose root stands at position `start`: what heads read.
+    pub fn hidden(&self, start: usize, tree: &Tree) -> Vec<Vec<f32>> {
+        let (residuals, _) = self.forward(start, tree);
+        let norm = |residual: &Vec<f32>| ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
+        residuals.iter().map(norm).collect()
+    }
+}
+
+impl CpuHeads {
+    /// Heads whose matrices were [streamed](crate::model::heads::stream_heads) to `weights`.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn new(shape: DraftHeads, weights: CpuWeights) -> Result<Self> {
+        let mut heads = Self { shape, matrices: HashMap::new(), biases: HashMap::new() };
+        for (matrix, (layout, words)) in &weights.packed {
+            if let Matrix::Heads(matrix) = *matrix {
+                let values = layout.unpack(words);
+                heads.matrices.insert(matrix, MatrixF32 { rows: layout.rows, columns: layout.cols, values });
+            }
+        }
+        for (vector, values) in weights.vectors {
+            if let Vector::Heads(vector) = vector {
+                heads.biases.insert(vector, values);
+            }
+        }
+        for matrix in heads.needed() {
+            heads.matrix(matrix)?;
+        }
+        Ok(heads)
+    }
+
+    fn needed(&self) -> Vec<HeadMatrix> {
+        let DraftHeads { form, depths, layers, output, rank, .. } = self.shape;
+        let mut needed = Vec::new();
+        for head in 0..depths {
+            match form {
+                HeadForm::Parallel => needed.extend((1..layers).map(|layer| HeadMatrix::Block { head, layer })),
+                HeadForm::Recurrent => needed.push(HeadMatrix::Block { head: self.shape.block_of(head), layer: 0 }),
+            }
+            if output != HeadOutput::Target {
+                needed.push(HeadMatrix::Output(self.shape.output_of(head)));
+            }
+        }
+        if form == HeadForm::Parallel {
+            needed.push(HeadMatrix::Trunk);
+        }
+        if rank > 0 {
+            needed.extend([HeadMatrix::Previous, HeadMatrix::Correction]);
+        }
+        needed
+    }
+
+    fn matrix(&self, matrix: HeadMatrix) -> Result<&MatrixF32> {
+        let missing = || Error::new(ErrorCode::MissingTensor, format!("{matrix:?} was not among the draft heads"));
+        self.matrices.get(&matrix).ok_or_else(missing)
+    }
+
+    /// What they are.
+    pub fn shape(&self) -> &DraftHeads {
+        &self.shape
+    }
+
+    /// The rows `[depths][hidden]` that parallel heads make of a hidden row, before the output matrix.
+    ///
+    /// # Errors
+    /// `MissingTensor`, which does not happen after [`new`](Self::new), as below.
+    pub fn parallel_rows(&self, hidden: &[f32]) -> Result<Vec<Vec<f32>>> {
+        let product = ops::matmul(self.matrix(HeadMatrix::Trunk)?, hidden);
+        let bias = self.biases.get(&HeadVector::TrunkBias);
+        let size = hidden.len();
+        (0..self.shape.depths)
+            .map(|head| {
+                let place = head * size..(head + 1) * size;
+                let mut row = residual_block(hidden, &product[place.clone()], bias.map(|bias| &bias[place.clone()]));
+                for layer in 1..self.shape.layers {
+                    let product = ops::matmul(self.matrix(HeadMatrix::Block { head, layer })?, &row);
+                    let bias = self.biases.get(&HeadVector::BlockBias { head, layer });
+                    row = residual_block(&row, &product, bias.map(Vec::as_slice));
+                }
+                Ok(row)
+            })
+            .collect()
+    }
+
+    /// The recurrent state after `token` at `level`, counted from the root's 0.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn next_state(&self, target: Target<'_>, level: usize, state: &[f32], token: u32) -> Result<Vec<f32>> {
+        let (head, layer) = (self.shape.block_of(level), 0);
+        let input = [state, target.embedding.row(token as usize)].concat();
+        let product = ops::matmul(self.matrix(HeadMatrix::Block { head, layer })?, &input);
+        let bias = self.biases.get(&HeadVector::BlockBias { head, layer });
+        Ok(residual_block(state, &product, bias.map(Vec::as_slice)))
+    }
+
+    /// Logits `[draft_vocab]` of a head's last row.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn logits(&self, target: Target<'_>, head: usize, row: &[f32]) -> Result<Vec<f32>> {
+        Ok(match self.shape.output {
+            HeadOutput::Target => ops::lm_head(target.lm_head, row),
+            _ => ops::lm_head(self.matrix(HeadMatrix::Output(self.shape.output_of(head)))?, row),
+        })
+    }
+
+    /// What the token before adds to the logit of a draft id; 0 where the heads have no correction.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn correction(&self, token: u32, draft: usize) -> Result<f32> {
+        if self.shape.rank == 0 {
+            return Ok(0.0);
+        }
+        let previous = self.matrix(HeadMatrix::Previous)?.row(token as usize);
+        Ok(ops::dot(previous, self.matrix(HeadMatrix::Correction)?.row(draft)))
+    }
+
+    /// Drafting from the hidden row of the last visited node.
+    pub fn draft<'a>(&'a self, target: Target<'a>, hidden: &'a [f32], scene: DraftScene<'a>) -> HeadDraft<'a> {
+        HeadDraft { heads: self, target, hidden, scene }
+    }
+}
+
+/// `x + silu(product + bias)`, where `product` is a matrix times what the block reads, `[hidden]`.
+pub fn residual_block(x: &[f32], product: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    let silu = |value: f32| value / (1.0 + (-value).exp());
+    let biased = |i: usize| product[i] + bias.map_or(0.0, |bias| bias[i]);
+    x.iter().enumerate().map(|(i, x)| x + silu(biased(i))).collect()
+}
+
+/// Where a draft stands.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftScene<'a> {
+    /// Temperature and seed.
+    pub sampling: &'a SamplingParams,
+    /// The position of the root.
+    pub context_length: usize,
+    /// Ids from here on are never drafted.
+    pub valid_tokens: u32,
+}
+
+/// Heads at work on one tree.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadDraft<'a> {
+    heads: &'a CpuHeads,
+    target: Target<'a>,
+    hidden: &'a [f32],
+    scene: DraftScene<'a>,
+}
+
+impl HeadDraft<'_> {
+    /// The candidates for the children of the node that the tokens of `path` lead to, root and node included; none below the
+    /// depth that the heads draft.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn children(&self, path: &[u32]) -> Result<Option<Ranking>> {
+        let Some(head) = path.len().checked_sub(1).filter(|&head| head < self.heads.shape.depths) else {
+            return Ok(None);
+        };
+        let row = match self.heads.shape.form {
+            HeadForm::Parallel => self.heads.parallel_rows(self.hidden)?.swap_remove(head),
+            HeadForm::Recurrent => {
+                let mut state = self.hidden.to_vec();
+                for (level, &token) in path.iter().enumerate() {
+                    state = self.heads.next_state(self.target, level, &state, token)?;
+                }
+                state
+            }
+        };
+        let mut logits = self.heads.logits(self.target, head, &row)?;
+        logits.truncate(self.heads.shape.draft_vocab);
+        let scoring = Scoring {
+            sampling: self.scene.sampling,
+            position: (self.scene.context_length + path.len()) as u32,
+            token_map: self.heads.shape.token_map.as_deref(),
+            valid_tokens: self.scene.valid_tokens,
+        };
+        let ranking = scoring.rank(&logits);
+        let corrections = ranking.candidates.iter().map(|candidate| self.heads.correction(path[head], candidate.draft));
+        Ok(Some(scoring.correct(&ranking, &corrections.collect::<Result<Vec<_>>>()?)))
+    }
+}

@@ -1,0 +1,671 @@
+//! Draft heads: the files they come in, what is refused, and that heads made from a model predict what the model does.
+
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+mod harness;
+
+use std::cell::Cell;
+
+use draftree::backend::Backend as _;
+use draftree::backend::cpu::CpuBackend;
+use draftree::backend::cpu::heads::{CpuHeads, DraftScene};
+use draftree::error::{Error, ErrorCode, Result};
+use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, head_layouts, stream_heads};
+use draftree::model::heads::{HeadVector, model_identity};
+use draftree::model::{
+    ByteSource, Checkpoint, FileEntry, HeadFile, Matrix, MemorySource, PackedFormat, TensorType, Vector,
+};
+use draftree::sampling::SamplingParams;
+use draftree::speculate::heads::{Ranking, TOP_K};
+use draftree::speculate::tree::Tree;
+use harness::heads::{File, Heads, Tensor};
+use harness::model_files::Collected;
+use harness::model_files::tiny::{self, Folder, HIDDEN, VOCAB};
+use harness::random::Random;
+use harness::{heads, synthetic};
+use pollster::block_on;
+
+fn tiny_model() -> Checkpoint {
+    harness::open(&Folder::tiny("qwen2").source())
+}
+
+fn open(file: &File) -> Result<HeadFile> {
+    block_on(HeadFile::open(&file.source()))
+}
+
+/// Opened, fitted to the tiny model and streamed.
+fn collect(file: &File) -> Result<(HeadFile, DraftHeads, Collected)> {
+    let (model, source) = (tiny_model(), Folder::tiny("qwen2").source());
+    let opened = open(file)?;
+    let fitted = opened.fit(&model)?;
+    let mut collected = Collected::default();
+    let mut last = (0, 0);
+    let mut progress = |done, total| last = (done, total);
+    block_on(stream_heads((&opened, &fitted, &file.source()), (&model, &source), &mut collected, &mut progress))?;
+    assert_eq!(last.0, last.1, "progress reaches its end");
+    for (matrix, layout) in head_layouts(&opened, &fitted, &model)? {
+        assert_eq!(collected.matrices[&matrix].0, layout, "{matrix:?}");
+    }
+    Ok((opened, fitted, collected))
+}
+
+/// A tensor of which every value tells where it is from.
+fn numbered(shape: &[usize], first: f32) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product()).map(|i| first + i as f32 * 0.125).collect();
+    Tensor::f32(shape, &values)
+}
+
+fn block(number: f32) -> Tensor {
+    numbered(&[HIDDEN, HIDDEN], number)
+}
+
+fn bias(number: f32) -> Tensor {
+    numbered(&[HIDDEN], number)
+}
+
+fn output(number: f32) -> Tensor {
+    numbered(&[VOCAB, HIDDEN], number)
+}
+
+/// FasterDecoding's v0.1, as TGI reads it too.
+fn medusa(count: usize, layers: usize, prefix: &str) -> File {
+    let mut file = File::default();
+    for head in 0..count {
+        for layer in 0..layers {
+            let number = (head * 10 + layer) as f32;
+            file = file
+                .with(&format!("{prefix}{head}.{layer}.linear.weight"), block(number))
+                .with(&format!("{prefix}{head}.{layer}.linear.bias"), bias(100.0 + number));
+        }
+        file = file.with(&format!("{prefix}{head}.{layers}.weight"), output(200.0 + head as f32));
+    }
+    file
+}
+
+fn compact() -> File {
+    File::default()
+        .word("format", "draftree-heads")
+        .word("version", "1")
+        .with("blocks.0.0.weight", block(0.0))
+        .with("blocks.0.0.bias", bias(1.0))
+        .with("blocks.1.0.weight", block(2.0))
+        .with("blocks.1.0.bias", bias(3.0))
+}
+
+#[test]
+fn every_published_form_is_read_and_counted_by_its_tensors() {
+    let check = |what: &str, file: File, naming: Naming, (depths, layers): (usize, usize), output: HeadOutput| {
+        let (opened, fitted, collected) = collect(&file).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!((opened.naming, fitted.depths, fitted.layers), (naming, depths, layers), "{what}");
+        assert_eq!((fitted.output, fitted.form), (output, HeadForm::Parallel), "{what}");
+        assert_eq!((fitted.draft_vocab, &fitted.warning), (VOCAB, &None), "{what}");
+        let (trunk, _) = collected.matrices[&Matrix::Heads(HeadMatrix::Trunk)];
+        assert_eq!((trunk.rows, trunk.cols), (depths * HIDDEN, HIDDEN), "{what}");
+    };
+    let own = HeadOutput::Own;
+    check("Medusa v0.1", medusa(5, 1, ""), Naming::Medusa, (5, 1), own);
+    check("two layers", medusa(2, 2, ""), Naming::Medusa, (2, 2), own);
+    check("MLC", medusa(4, 1, "medusa_head."), Naming::Medusa, (4, 1), own);
+    let version_2 = medusa(3, 1, "").without("0.1.weight").without("1.1.weight").without("2.1.weight");
+    check("version 2", version_2, Naming::Medusa, (3, 1), HeadOutput::Target);
+
+    let model_opt = |head: usize| format!("medusa_heads.{head}");
+    let mut file = File::default();
+    for head in 0..3 {
+        file = file
+            .with(&format!("{}.medusa_layers.0.linear.weight", model_opt(head)), block(0.0))
+            .with(&format!("{}.medusa_layers.0.linear.bias", model_opt(head)), bias(0.0))
+            .with(&format!("{}.lm_head.weight", model_opt(head)), output(0.0));
+    }
+    check("ModelOpt", file, Naming::ModelOpt, (3, 1), own);
+
+    for prefix in ["", "medusa_heads."] {
+        let name = |name: &str| format!("{prefix}{name}");
+        let blocks = || {
+            (0..2).fold(File::default(), |file, head| {
+                file.with(&name(&format!("blocks.{head}.layers.0.weight")), block(0.0))
+                    .with(&name(&format!("blocks.{head}.layers.1.weight")), block(0.0))
+            })
+        };
+        let heads =
+            blocks().with(&name("lm_heads.0.weight"), output(0.0)).with(&name("lm_heads.1.weight"), output(0.0));
+        check("vLLM", heads, Naming::Vllm, (2, 2), own);
+        let shared = blocks().with(&name("lm_head.weight"), output(0.0));
+        check("vLLM, one output", shared, Naming::Vllm, (2, 2), HeadOutput::Shared);
+        let first = blocks().with(&name("lm_heads.0.weight"), output(0.0));
+        check("vLLM, the first output for all", first, Naming::Vllm, (2, 2), HeadOutput::Shared);
+    }
+    check("draftree", compact(), Naming::Draftree, (2, 1), HeadOutput::Target);
+    let shared = compact().with("head.weight", output(0.0));
+    check("draftree, with an output", shared, Naming::Draftree, (2, 1), HeadOutput::Shared);
+}
+
+#[test]
+fn values_come_where_they_belong_in_every_float_type() {
+    let (_, _, collected) = collect(&medusa(2, 2, "")).unwrap();
+    let trunk = collected.unpack(Matrix::Heads(HeadMatrix::Trunk));
+    assert_eq!((trunk[0], trunk[1], trunk[HIDDEN * HIDDEN]), (0.0, 0.125, 10.0));
+    let later = |head| collected.unpack(Matrix::Heads(HeadMatrix::Block { head, layer: 1 }))[0];
+    assert_eq!((later(0), later(1)), (1.0, 11.0));
+    assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Output(1)))[2], 201.25);
+    let trunk_bias = &collected.vectors[&Vector::Heads(HeadVector::TrunkBias)];
+    assert_eq!((trunk_bias.len(), trunk_bias[0], trunk_bias[HIDDEN]), (2 * HIDDEN, 100.0, 110.0));
+    let later = &collected.vectors[&Vector::Heads(HeadVector::BlockBias { head: 1, layer: 1 })];
+    assert_eq!(later[..2], [111.0, 111.125]);
+
+    let values: Vec<f32> = (0..HIDDEN * HIDDEN).map(|i| (i % 64) as f32).collect();
+    let shape = [HIDDEN, HIDDEN];
+    for (tensor, format) in [
+        (Tensor::f32(&shape, &values), PackedFormat::F32),
+        (Tensor::f16(&shape, &values), PackedFormat::F16),
+        (Tensor::bf16(&shape, &values), PackedFormat::Bf16),
+    ] {
+        let file = File::default().with("0.0.linear.weight", tensor);
+        let (_, _, collected) = collect(&file).unwrap();
+        assert_eq!(collected.matrices[&Matrix::Heads(HeadMatrix::Trunk)].0.format, format);
+        assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Trunk)), values);
+        assert!(collected.vectors.is_empty(), "no bias");
+    }
+}
+
+#[test]
+fn a_configuration_that_lies_changes_nothing() {
+    let config = br#"{"medusa_num_heads": 2, "medusa_num_layers": 7, "hidden_size": 1, "vocab_size": 1}"#;
+    let files = [("config.json", config.to_vec()), ("medusa_lm_head.safetensors", medusa(5, 1, "").bytes())];
+    let opened = block_on(HeadFile::open(&MemorySource::new(files))).unwrap();
+    assert_eq!((opened.depths, opened.layers), (5, 1));
+}
+
+#[test]
+fn a_medusa_1_0_model_is_both_a_model_and_heads() {
+    let mut file = medusa(4, 1, "medusa_head.");
+    for (name, (shape, values)) in tiny::weights("llama") {
+        file = file.with(&name, Tensor::f32(&shape, &values));
+    }
+    file = file.with("lm_head.weight", output(0.0));
+    let source = Folder::tiny("llama").file("model.safetensors", file.bytes()).source();
+    assert_eq!(harness::open(&source).config.hidden_size, HIDDEN);
+    let opened = block_on(HeadFile::open(&source)).unwrap();
+    assert_eq!((opened.naming, opened.depths), (Naming::Medusa, 4));
+
+    let beside = Folder::tiny("llama").file("medusa_lm_head.safetensors", medusa(2, 1, "").bytes()).source();
+    assert_eq!(harness::open(&beside).config.hidden_size, HIDDEN);
+    assert_eq!(block_on(HeadFile::open(&beside)).unwrap().depths, 2);
+}
+
+fn check_fault(what: &str, file: &File, code: ErrorCode, words: &[&str]) {
+    let error = collect(file).map(|_| ()).expect_err(what);
+    assert_eq!(error.code(), code, "{what}: {error}");
+    for word in words {
+        assert!(error.to_string().contains(word), "{what}: {error:?} says {word:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    use ErrorCode::MissingTensor;
+    check_fault(
+        "block",
+        &medusa(3, 1, "").without("1.0.linear.weight"),
+        MissingTensor,
+        &["1.0.linear.weight", "[32, 32]"],
+    );
+    check_fault("bias", &medusa(3, 1, "").without("2.0.linear.bias"), MissingTensor, &["2.0.linear.bias", "[32]"]);
+    check_fault("output", &medusa(3, 1, "").without("0.1.weight"), MissingTensor, &["0.1.weight", "[6, 32]"]);
+    let gap = medusa(2, 2, "").without("0.1.linear.weight").without("0.1.linear.bias");
+    check_fault("layer", &gap, MissingTensor, &["0.1.linear.weight"]);
+    check_fault("first block", &compact().without("blocks.0.0.weight"), MissingTensor, &["blocks.0.0.weight"]);
+    let half = compact().with("correction.weight", numbered(&[VOCAB, 4], 0.0));
+    check_fault("half of a correction", &half, MissingTensor, &["previous.weight"]);
+    check_fault("nothing", &File::default().word("format", "draftree-heads"), MissingTensor, &["blocks.0.0.weight"]);
+}
+
+#[test]
+fn what_is_misshapen_is_named_with_both_shapes() {
+    use ErrorCode::ShapeMismatch;
+    let wide = medusa(2, 1, "").with("1.0.linear.weight", numbered(&[HIDDEN, HIDDEN + 1], 0.0));
+    check_fault("block", &wide, ShapeMismatch, &["1.0.linear.weight", "[32, 33]", "[32, 32]"]);
+    let flat = medusa(2, 1, "").with("0.0.linear.weight", numbered(&[HIDDEN * HIDDEN], 0.0));
+    check_fault("axes", &flat, ShapeMismatch, &["0.0.linear.weight", "[1024]"]);
+    let bias = medusa(2, 1, "").with("0.0.linear.bias", numbered(&[1], 0.0));
+    check_fault("bias", &bias, ShapeMismatch, &["0.0.linear.bias", "[1]", "[32]"]);
+    let rows = medusa(2, 1, "").with("1.1.weight", numbered(&[VOCAB + 2, HIDDEN], 0.0));
+    check_fault("other rows than the first", &rows, ShapeMismatch, &["1.1.weight", "[8, 32]", "[6, 32]"]);
+    let narrow = File::default().with("0.0.linear.weight", numbered(&[64, 64], 0.0));
+    check_fault("hidden size", &narrow, ShapeMismatch, &["0.0.linear.weight", "[64, 64]", "[32, 32]", "another model"]);
+    let rank = compact()
+        .with("previous.weight", numbered(&[VOCAB, 4], 0.0))
+        .with("correction.weight", numbered(&[VOCAB, 5], 0.0));
+    check_fault("rank", &rank, ShapeMismatch, &["correction.weight", "[6, 5]", "[6, 4]"]);
+    let previous = compact()
+        .with("previous.weight", numbered(&[VOCAB + 1, 4], 0.0))
+        .with("correction.weight", numbered(&[VOCAB, 4], 0.0));
+    check_fault("rows of the correction", &previous, ShapeMismatch, &["previous.weight", "[7, 4]", "6 rows"]);
+    let form = compact().word("form", "recurrent");
+    check_fault("form", &form, ShapeMismatch, &["blocks.0.0.weight", "[32, 64]"]);
+    let empty = medusa(1, 1, "").with("0.1.weight", numbered(&[0, HIDDEN], 0.0));
+    check_fault("no rows", &empty, ShapeMismatch, &["0.1.weight"]);
+}
+
+#[test]
+fn token_maps_are_checked() {
+    use ErrorCode::{ShapeMismatch, UnsupportedModel};
+    let map = |ids: &[u32]| compact().with("token_map", Tensor::ids("I32", ids));
+    check_fault("outside", &map(&[1, 6]), ShapeMismatch, &["token 6", "below 6"]);
+    check_fault("twice", &map(&[1, 1]), ShapeMismatch, &["token 1 twice"]);
+    check_fault("order", &map(&[2, 1]), ShapeMismatch, &["ascending"]);
+    let negative = compact().with("token_map", Tensor::ids("I64", &[1, 2]).data_changed());
+    check_fault("negative", &negative, ShapeMismatch, &["token_map", "no token id"]);
+    let floats = compact().with("token_map", numbered(&[2], 0.0));
+    check_fault("type", &floats, UnsupportedModel, &["token_map", "F32", "I64"]);
+    let rows = map(&[1, 2]).with("head.weight", output(0.0));
+    check_fault("rows", &rows, ShapeMismatch, &["6 rows", "2 entries"]);
+}
+
+trait Damage {
+    fn data_changed(self) -> Self;
+}
+
+impl Damage for Tensor {
+    /// The last value negative.
+    fn data_changed(mut self) -> Self {
+        *self.data.last_mut().unwrap() = 0xff;
+        self
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    use ErrorCode::{BadModelFile, UnsupportedModel};
+    let foreign = medusa(2, 1, "").with("fc.weight", bias(0.0));
+    check_fault("a foreign tensor", &foreign, UnsupportedModel, &["fc.weight"]);
+    let unplaced = compact().with("blocks.0.1.bias", bias(0.0));
+    check_fault("a bias without a block", &unplaced, UnsupportedModel, &["blocks.0.1.bias"]);
+    let integers = medusa(1, 1, "").with("0.0.linear.bias", Tensor::ids("I32", &[0; HIDDEN]));
+    check_fault("integers", &integers, UnsupportedModel, &["0.0.linear.bias", "I32", "BF16"]);
+    check_fault("version", &compact().word("version", "2"), UnsupportedModel, &["\"2\"", "\"1\""]);
+    check_fault("form", &compact().word("form", "circular"), UnsupportedModel, &["circular"]);
+    check_fault("too many", &medusa(17, 1, ""), UnsupportedModel, &["17", "16"]);
+    let hydra = File::default().with("hydra_mlp.0.0.weight", bias(0.0));
+    check_fault("other heads", &hydra, BadModelFile, &["no draft heads", "hydra_mlp.0.0.weight"]);
+    let twice = medusa(1, 1, "").with("medusa_head.0.1.weight", output(0.0));
+    check_fault("two names", &twice, BadModelFile, &["two names"]);
+    let recurrent = File::default()
+        .word("format", "draftree-heads")
+        .word("depths", "none")
+        .with("blocks.0.0.weight", numbered(&[HIDDEN, 2 * HIDDEN], 0.0));
+    check_fault("depths", &recurrent, BadModelFile, &["depths", "none"]);
+
+    let refused = |files: Vec<(&str, Vec<u8>)>| block_on(HeadFile::open(&MemorySource::new(files))).unwrap_err();
+    let pickle = refused(vec![("config.json", b"{}".to_vec()), ("medusa_lm_head.pt", b"PK".to_vec())]);
+    assert!(pickle.code() == BadModelFile && pickle.to_string().contains("safetensors"), "{pickle}");
+    let nothing = refused(vec![("config.json", b"{}".to_vec()), ("README.md", Vec::new())]);
+    assert!(nothing.to_string().contains("no draft heads"), "{nothing}");
+    let cut = medusa(2, 1, "").bytes();
+    let cut = refused(vec![("heads.safetensors", cut[..cut.len() - 1].to_vec())]);
+    assert_eq!(cut.code(), ErrorCode::TruncatedFile, "{cut}");
+}
+
+#[test]
+fn a_damaged_header_is_an_error_or_other_heads_but_never_a_panic() {
+    let subset = compact()
+        .with("token_map", Tensor::ids("I64", &[1, 3]))
+        .with("previous.weight", numbered(&[VOCAB, 2], 0.0))
+        .with("correction.weight", numbered(&[2, 2], 0.0));
+    let model = tiny_model();
+    let source = Folder::tiny("qwen2").source();
+    for file in [subset.word("form", "parallel"), medusa(2, 1, "")] {
+        let bytes = file.bytes();
+        let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
+        for at in 0..header {
+            for value in [0, b'0', b'9', b'"', b'.', bytes[at] ^ 1] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                let heads = MemorySource::new([("heads.safetensors", damaged)]);
+                let Ok(opened) = block_on(HeadFile::open(&heads)) else { continue };
+                let Ok(fitted) = opened.fit(&model) else { continue };
+                let mut collected = Collected::default();
+                let (own, target) = ((&opened, &fitted, &heads), (&model, &source));
+                let streamed = block_on(stream_heads(own, target, &mut collected, &mut |_, _| {}));
+                streamed.unwrap_or_else(|error| panic!("byte {at} = {value}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_of_another_model_load_with_a_warning() {
+    let model = tiny_model();
+    let identity = model_identity(&model);
+    let warning = |file: File| open(&file).unwrap().fit(&model).unwrap().warning;
+    assert_eq!(warning(compact()), None, "a file that does not say");
+    assert_eq!(warning(compact().word("model", &identity)), None);
+    let other = warning(compact().word("model", "0123456789abcdef")).unwrap();
+    assert!(other.contains("0123456789abcdef") && other.contains(&identity), "{other}");
+}
+
+#[test]
+fn a_model_is_the_same_in_every_file_and_another_with_another_template() {
+    let identity = |source: &MemorySource| model_identity(&harness::open(source));
+    let folder = Folder::tiny("llama");
+    assert_eq!(identity(&folder.source()), identity(&tiny::Gguf::tiny("llama").source()));
+    assert_ne!(identity(&folder.source()), identity(&Folder::tiny("qwen2").source()));
+    let one = folder.clone().file("chat_template.jinja", "one");
+    assert_ne!(identity(&folder.source()), identity(&one.source()));
+    assert_eq!(identity(&one.source()), identity(&folder.file("chat_template.jinja", "one\n").source()));
+    assert_eq!(model_identity(&harness::open(&harness::embedded())).len(), 16);
+}
+
+#[test]
+fn licence_and_metadata_are_kept_and_printed() {
+    let file = compact().word("license", "apache-2.0").word("data", "own answers").word("model", "abc");
+    let opened = open(&file).unwrap();
+    assert_eq!(opened.licence(), Some("apache-2.0"));
+    assert_eq!(opened.parameters(), 2 * (HIDDEN * HIDDEN + HIDDEN) as u64);
+    let report = opened.to_string();
+    for words in ["draftree", "parallel", "apache-2.0", "own answers", "abc"] {
+        assert!(report.contains(words), "{words}: {report}");
+    }
+}
+
+#[test]
+fn output_matrices_padded_up_or_down_are_cut_to_the_vocabulary() {
+    for (rows, drafts) in [(VOCAB + 10, VOCAB), (VOCAB - 2, VOCAB - 2)] {
+        let file = medusa(1, 1, "").with("0.1.weight", numbered(&[rows, HIDDEN], 0.0));
+        let (_, fitted, collected) = collect(&file).unwrap();
+        assert_eq!(fitted.draft_vocab, drafts);
+        assert_eq!(collected.matrices[&Matrix::Heads(HeadMatrix::Output(0))].0.rows, drafts);
+        assert_eq!(fitted.valid_drafts(3), 3);
+        assert_eq!(fitted.valid_drafts(100), drafts);
+    }
+}
+
+#[test]
+fn a_token_map_of_vllm_may_stand_in_any_order_and_name_rows_of_a_whole_matrix() {
+    let blocks = || File::default().with("blocks.0.layers.0.weight", block(0.0));
+    let map = blocks().with("token_map", Tensor::ids("I64", &[4, 0, 2]));
+    let row = |number: f32| (0..HIDDEN).map(|i| number + i as f32 * 0.125).collect::<Vec<_>>();
+    let width = HIDDEN as f32 * 0.125;
+    let mut expected = [row(width), row(2.0 * width), row(0.0)].concat();
+    let (_, fitted, collected) = collect(&map.clone().with("lm_head.weight", numbered(&[3, HIDDEN], 0.0))).unwrap();
+    assert_eq!(fitted.token_map.as_deref(), Some(&[0, 2, 4][..]));
+    assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Output(0))), expected, "rows follow their tokens");
+    let (_, fitted, collected) = collect(&map.with("lm_head.weight", output(0.0))).unwrap();
+    expected = [row(0.0), row(2.0 * width), row(4.0 * width)].concat();
+    assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Output(0))), expected, "rows named by token");
+    assert_eq!((fitted.draft_vocab, fitted.token(1), fitted.valid_drafts(3)), (3, 2, 2));
+}
+
+/// A source that notes the largest range asked for and how many there were.
+struct Watched<'s, S>(&'s S, Cell<usize>, Cell<usize>);
+
+impl<S: ByteSource> ByteSource for Watched<'_, S> {
+    fn files(&self) -> &[FileEntry] {
+        self.0.files()
+    }
+
+    async fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.1.set(self.1.get().max(into.len()));
+        self.2.set(self.2.get() + 1);
+        self.0.read(file, offset, into).await
+    }
+}
+
+#[test]
+fn rows_of_the_models_output_matrix_are_gathered_in_its_own_format_and_in_bounded_pieces() {
+    for matrices in [TensorType::F32, TensorType::F16, TensorType::Q8_0, TensorType::Q4K, TensorType::Q6K] {
+        for tied in [true, false] {
+            let model = synthetic::Model { matrices, tied, vocab: 3001, ..synthetic::Model::WIDE }.source();
+            let file = heads::from_model(&model, Heads { draft_vocab: Some(900), ..Heads::default() });
+            let (checkpoint, weights) = harness::model_files::load(&model).unwrap();
+            let opened = block_on(HeadFile::open(&file)).unwrap();
+            let fitted = opened.fit(&checkpoint).unwrap();
+            let mut collected = Collected::default();
+            let watched = Watched(&model, Cell::new(0), Cell::new(0));
+            block_on(stream_heads((&opened, &fitted, &file), (&checkpoint, &watched), &mut collected, &mut |_, _| {}))
+                .unwrap();
+            let source = if tied { Matrix::Embedding } else { Matrix::LmHead };
+            let gathered = &collected.matrices[&Matrix::Heads(HeadMatrix::Output(0))];
+            assert_eq!(gathered.0.format, weights.matrices[&source].0.format, "{matrices}");
+            let (rows, found) = (weights.unpack(source), collected.unpack(Matrix::Heads(HeadMatrix::Output(0))));
+            let width = checkpoint.config.hidden_size;
+            for (draft, found) in found.chunks_exact(width).enumerate() {
+                let token = fitted.token(draft) as usize;
+                assert_eq!(found, &rows[token * width..][..width], "{matrices}, draft id {draft}");
+            }
+            assert!(watched.1.get() <= 4 << 20, "pieces of {} bytes", watched.1.get());
+            assert!(watched.2.get() < 200, "{} requests for 900 rows", watched.2.get());
+        }
+    }
+}
+
+/// A model, heads made from it, and the hidden row of the last token of a text.
+struct Setting {
+    backend: CpuBackend,
+    heads: CpuHeads,
+    hidden: Vec<f32>,
+    /// Logits of the model for the token after the text.
+    logits: Vec<f32>,
+    start: usize,
+}
+
+impl Setting {
+    fn new(model: &impl ByteSource, heads: &impl ByteSource) -> Self {
+        let mut backend = harness::cpu(model);
+        let vocab = backend.config().vocab_size;
+        let text = Random::new(5).tokens(12, vocab);
+        let (last, context) = text.split_last().unwrap();
+        harness::prefill(&mut backend, 0, context);
+        let hidden = backend.hidden(context.len(), &Tree::chain(&[*last]).unwrap()).swap_remove(0);
+        let logits = harness::logits_of(&mut backend, context.len(), *last);
+        Self { heads: heads::cpu(heads, model), hidden, logits, start: text.len(), backend }
+    }
+
+    fn children(&self, sampling: &SamplingParams, path: &[u32]) -> Option<Ranking> {
+        let valid_tokens = self.backend.config().vocab_size as u32;
+        let scene = DraftScene { sampling, context_length: self.start, valid_tokens };
+        self.heads.draft(self.backend.target(), &self.hidden, scene).children(path).unwrap()
+    }
+
+    fn greedy(&self, path: &[u32]) -> Ranking {
+        self.children(&SamplingParams::default(), path).expect("a depth that is drafted")
+    }
+}
+
+fn every_kind() -> Vec<Heads> {
+    let mut kinds = Vec::new();
+    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
+        for own in [false, true] {
+            for draft_vocab in [None, Some(200)] {
+                for rank in [None, Some(5)] {
+                    kinds.push(Heads { form, own, draft_vocab, rank, layers: 2, ..Heads::default() });
+                }
+            }
+        }
+    }
+    kinds
+}
+
+#[test]
+fn exact_heads_predict_at_every_depth_what_the_model_predicts_next() {
+    for model in [synthetic::Model::RAGGED, synthetic::Model { tied: false, ..synthetic::Model::RAGGED }] {
+        let model = model.source();
+        for kind in every_kind() {
+            let setting = Setting::new(&model, &heads::from_model(&model, kind));
+            let shape = setting.heads.shape();
+            assert_eq!((shape.depths, shape.warning.as_ref()), (3, None));
+            let best = (0..shape.draft_vocab)
+                .map(|draft| shape.token(draft))
+                .max_by(|&a, &b| setting.logits[a as usize].total_cmp(&setting.logits[b as usize]))
+                .unwrap();
+            for path in [&[7][..], &[7, 300], &[7, 8, 9]] {
+                let ranking = setting.greedy(path);
+                assert_eq!(ranking.candidates.len(), TOP_K, "{kind:?}");
+                assert_eq!(ranking.candidates[0].token, best, "{kind:?}, {path:?}");
+                for candidate in &ranking.candidates {
+                    let logit = setting.logits[candidate.token as usize];
+                    assert_eq!(candidate.score, logit, "{kind:?}: the score is the model's own logit");
+                }
+            }
+            assert_eq!(setting.children(&SamplingParams::default(), &[1, 2, 3, 4]), None, "below the last depth");
+        }
+    }
+}
+
+#[test]
+fn exact_heads_draw_what_the_model_will_draw_at_that_position() {
+    let model = synthetic::Model::RAGGED.source();
+    let setting = Setting::new(&model, &heads::from_model(&model, Heads::default()));
+    for seed in 0..40 {
+        let sampling = SamplingParams { temperature: 0.9, seed, ..Default::default() };
+        let mut processed = setting.logits.clone();
+        draftree::sampling::process_logits(&mut processed, &[], &sampling);
+        for depth in 1..=3 {
+            let position = (setting.start + depth) as u32;
+            let drawn = draftree::sampling::sample(&processed, position, &sampling);
+            let ranking = setting.children(&sampling, &vec![7; depth]).unwrap();
+            assert_eq!(ranking.candidates[0].token, drawn, "seed {seed}, depth {depth}");
+        }
+    }
+}
+
+#[test]
+fn noisy_heads_differ_from_the_model_and_by_depth_or_path() {
+    let model = synthetic::Model::RAGGED.source();
+    for kind in every_kind() {
+        let setting = Setting::new(&model, &heads::from_model(&model, Heads { noise: 0.5, ..kind }));
+        let (first, second) = (setting.greedy(&[7]), setting.greedy(&[7, 7]));
+        let own_logit = setting.logits[first.candidates[0].token as usize];
+        assert_ne!(first.candidates[0].score, own_logit, "{kind:?}");
+        assert_ne!(first, second, "{kind:?}");
+        let depends_on_path = kind.rank.is_some() || kind.form == HeadForm::Recurrent;
+        assert_eq!(setting.greedy(&[7, 8]) != second, depends_on_path, "{kind:?}");
+        let again = Setting::new(&model, &heads::from_model(&model, Heads { noise: 0.5, ..kind }));
+        assert_eq!(again.greedy(&[7]), first, "the same seed gives the same heads");
+    }
+}
+
+fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}
+
+fn product(weights: &[f32], x: &[f32]) -> Vec<f32> {
+    weights.chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+}
+
+fn assert_close(found: &[f32], expected: &[f32], place: &str) {
+    assert_eq!(found.len(), expected.len(), "{place}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(
+            (found - expected).abs() <= 1e-4 * (1.0 + expected.abs()),
+            "{place}: {i}: {found}, expected {expected}"
+        );
+    }
+}
+
+/// The float32 values of a tensor of the file.
+fn values(file: &File, name: &str) -> Vec<f32> {
+    let bytes = &file.tensors[name].data;
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn step(x: &[f32], product: &[f32], bias: &[f32]) -> Vec<f32> {
+    (0..x.len()).map(|i| x[i] + silu(product[i] + bias[i])).collect()
+}
+
+#[test]
+fn every_stored_layer_of_every_head_is_computed() {
+    let model = synthetic::Model::RAGGED.source();
+    let file = heads::file(&model, Heads { layers: 3, noise: 1.0, ..Heads::default() });
+    let setting = Setting::new(&model, &file.source());
+    let rows = setting.heads.parallel_rows(&setting.hidden).unwrap();
+    for (head, row) in rows.iter().enumerate() {
+        let mut expected = setting.hidden.clone();
+        for layer in 0..3 {
+            let weight = values(&file, &format!("blocks.{head}.{layer}.weight"));
+            let bias = values(&file, &format!("blocks.{head}.{layer}.bias"));
+            expected = step(&expected, &product(&weight, &expected), &bias);
+        }
+        assert_close(row, &expected, &format!("head {head}"));
+    }
+}
+
+#[test]
+fn the_recurrent_state_takes_up_every_token_of_the_path_the_root_included() {
+    let model = synthetic::Model { tied: false, ..synthetic::Model::RAGGED }.source();
+    let kind = Heads { form: HeadForm::Recurrent, noise: 1.0, ..Heads::default() };
+    let one = heads::file(&model, kind);
+    let mut each = one.clone();
+    each.metadata.remove("form");
+    for level in 1..3 {
+        let other = heads::file(&model, Heads { seed: 50 + level, ..kind });
+        for end in ["weight", "bias"] {
+            each = each.with(&format!("blocks.{level}.0.{end}"), other.tensors[&format!("blocks.0.0.{end}")].clone());
+        }
+    }
+    let (_, weights) = harness::model_files::load(&model).unwrap();
+    let (embedding, lm_head) = (weights.unpack(Matrix::Embedding), weights.unpack(Matrix::LmHead));
+    for (file, shared) in [(one, true), (each, false)] {
+        let setting = Setting::new(&model, &file.source());
+        assert_eq!((setting.heads.shape().form, setting.heads.shape().depths), (HeadForm::Recurrent, 3));
+        let mut state = setting.hidden.clone();
+        let path = [3, 400, 8];
+        for (level, &token) in path.iter().enumerate() {
+            let block = if shared { 0 } else { level };
+            let input = [&state[..], &embedding[token as usize * state.len()..][..state.len()]].concat();
+            let weight = values(&file, &format!("blocks.{block}.0.weight"));
+            let bias = values(&file, &format!("blocks.{block}.0.bias"));
+            state = step(&state, &product(&weight, &input), &bias);
+            let logits = product(&lm_head, &state);
+            let ranking = setting.greedy(&path[..=level]);
+            let found: Vec<f32> = ranking.candidates.iter().map(|candidate| candidate.score).collect();
+            let expected: Vec<f32> =
+                ranking.candidates.iter().map(|candidate| logits[candidate.token as usize]).collect();
+            assert_close(&found, &expected, &format!("level {level}"));
+            let best = logits.iter().copied().fold(f32::MIN, f32::max);
+            assert_close(&found[..1], &[best], &format!("level {level}"));
+        }
+    }
+}
+
+#[test]
+fn the_correction_is_the_product_of_the_previous_tokens_row_and_the_candidates() {
+    let model = synthetic::Model::RAGGED.source();
+    let kind = Heads { noise: 0.7, rank: Some(6), draft_vocab: Some(300), ..Heads::default() };
+    let file = heads::file(&model, kind);
+    let plain = file.clone().without("previous.weight").without("correction.weight");
+    let (with, without) = (Setting::new(&model, &file.source()), Setting::new(&model, &plain.source()));
+    let (previous, correction) = (values(&file, "previous.weight"), values(&file, "correction.weight"));
+    let sampling = SamplingParams { temperature: 0.5, seed: 3, ..Default::default() };
+    for path in [&[9][..], &[9, 77]] {
+        let (with, without) = (with.children(&sampling, path).unwrap(), without.children(&sampling, path).unwrap());
+        let last = *path.last().unwrap() as usize;
+        for candidate in &with.candidates {
+            let before = without.candidates.iter().find(|other| other.draft == candidate.draft).unwrap();
+            let dot: f32 = (0..6).map(|i| previous[last * 6 + i] * correction[candidate.draft * 6 + i]).sum();
+            assert_close(&[candidate.score], &[before.score + dot / 0.5], "corrected score");
+        }
+        let sum: f32 = with.probabilities().iter().sum();
+        assert!(sum > 0.0 && sum <= 1.0 + 1e-5, "probabilities sum to {sum}");
+        assert!(with.candidates.windows(2).all(|pair| pair[0].score >= pair[1].score));
+    }
+}
+
+#[test]
+fn the_embedded_model_takes_heads_made_from_it() {
+    let model = harness::embedded();
+    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
+        let setting = Setting::new(&model, &heads::from_model(&model, Heads { form, ..Heads::default() }));
+        let best = (0..setting.logits.len()).max_by(|&a, &b| setting.logits[a].total_cmp(&setting.logits[b])).unwrap();
+        assert_eq!(setting.greedy(&[1]).candidates[0].token, best as u32);
+    }
+}
+
+#[test]
+fn heads_without_their_matrices_are_an_error() {
+    let model = synthetic::Model::RAGGED.source();
+    let file = heads::from_model(&model, Heads::default());
+    let fitted = block_on(HeadFile::open(&file)).unwrap().fit(&harness::open(&model)).unwrap();
+    let error: Error = CpuHeads::new(fitted, Default::default()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::MissingTensor);
+}

@@ -1,0 +1,50 @@
+// @ts-check
+/** What is added to the core's device: the feature, and pipelines that are compiled in the background. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { withFullDevices } from '../../pkg/gpu_device.js';
+
+class FakeDevice {
+  /** @type {(() => void)[]} */
+  finish = [];
+  /** @param {{ code: string }} descriptor */
+  createShaderModule = ({ code }) => ({ code });
+  /** @param {{ compute: { module: { code: string } } }} descriptor */
+  createComputePipeline = ({ compute }) => `${compute.module.code} at once`;
+  /** @param {{ compute: { module: { code: string } } }} descriptor */
+  createComputePipelineAsync = ({ compute }) =>
+    new Promise((resolve) => this.finish.push(() => resolve(`${compute.module.code} in the background`)));
+  popErrorScope = async () => null;
+}
+
+class FakeAdapter {
+  features = new Set(['subgroups']);
+  /** @type {unknown} */
+  asked;
+  /** @param {unknown} descriptor */
+  async requestDevice(descriptor) {
+    this.asked = descriptor;
+    return new FakeDevice();
+  }
+}
+
+test('a pipeline of a later time is compiled behind its error scope and handed out once', async () => {
+  Object.assign(globalThis, { GPUAdapter: FakeAdapter });
+  const plain = FakeAdapter.prototype.requestDevice;
+  const adapter = new FakeAdapter();
+  /** @type {any} */
+  const device = await withFullDevices(() => adapter.requestDevice({ label: 'x', requiredFeatures: ['timestamp-query'] }));
+  assert.deepEqual(adapter.asked, { label: 'x', requiredFeatures: ['timestamp-query', 'subgroups'] });
+  assert.equal(FakeAdapter.prototype.requestDevice, plain, 'the page gets its own back');
+
+  const descriptor = (/** @type {string} */ label) => ({ label, compute: { module: device.createShaderModule({ code: 'a' }) } });
+  device.createComputePipeline(descriptor('kernel (later)'));
+  let closed = false;
+  const scope = device.popErrorScope().then(() => (closed = true));
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(closed, false, 'the scope waits');
+  for (const finish of device.finish) finish();
+  await scope;
+  assert.equal(device.createComputePipeline(descriptor('kernel')), 'a in the background');
+  assert.equal(device.createComputePipeline(descriptor('kernel')), 'a at once');
+});
