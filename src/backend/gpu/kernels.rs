@@ -298,7 +298,10 @@ pub struct Kernels {
 
 /// Variants that are compiled in the background, each with what tells that it is done.
 #[derive(Default)]
-struct Compiling(Vec<(Variant, Pin<Box<dyn Future<Output = Result<()>>>>)>);
+struct Compiling(Vec<(Variant, Compilation)>);
+
+/// Tells how a compilation went.
+type Compilation = Pin<Box<dyn Future<Output = Result<()>>>>;
 
 impl std::fmt::Debug for Compiling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
