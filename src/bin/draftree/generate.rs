@@ -86,8 +86,8 @@ pub struct Args {
     max_nodes: Option<usize>,
     /// Which drafted tokens pass: exact (the same text), rejection (the same distribution); or, both lossy,
     /// typical[:EPSILON,ALPHA] and topk[:K,TOLERANCE].
-    #[arg(long, default_value = "exact")]
-    accept: String,
+    #[arg(long, default_value = "exact", value_parser = AcceptRule::parse)]
+    accept: AcceptRule,
     /// Where to run.
     #[arg(long, value_enum, default_value = "gpu")]
     device: Device,
@@ -134,7 +134,7 @@ impl Args {
             draft: Drafters::parse(&self.draft)?,
             tree: self.shape()?,
             max_nodes: self.max_nodes,
-            accept: AcceptRule::parse(&self.accept)?,
+            accept: self.accept,
         })
     }
 }
