@@ -13,13 +13,6 @@ struct Drafting {
   ngram_log_probabilities: array<vec4f, 2>,  // that the next token of a match is right, by class of its length
 }
 
-// A token that a draft head proposes, in descending order of probability.
-struct HeadCandidate {
-  token: u32,
-  log_probability: f32,
-  next_slot: u32,  // the slot of its own children, where slots are not depths
-}
-
 fn ngram_log_probability(match_class: u32) -> f32 {
   return drafting.ngram_log_probabilities[match_class / 4u][match_class % 4u];
 }

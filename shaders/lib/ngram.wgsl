@@ -32,7 +32,7 @@ fn continuation(found: u32, end: u32, index: u32) -> u32 {
   return text[position + 1u + index % (end - position)];
 }
 
-// Mirrored by `class` in src/speculate/ngram.rs.
+// What acceptance is estimated for; the classes of src/speculate/ngram.rs.
 fn class_of_match(length: u32) -> u32 {
   if (length <= 3u) {
     return max(length, 1u) - 1u;

@@ -17,6 +17,8 @@ struct Sampling {
 
 // Below every logit; finite, since WGSL has no infinity.
 const LOWEST = -3.0e38;
+// A token that does not exist.
+const NO_TOKEN = 0xffffffffu;
 // Quads of logits that one thread of sample.wgsl reduces.
 const CHUNK_QUADS = 32u;
 

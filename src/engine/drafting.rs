@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::DraftHeads;
 use crate::speculate::controller::{Controller, Observation, PassCosts, situation};
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources, ngram};
@@ -144,11 +145,15 @@ impl DraftControl {
     }
 }
 
-/// The drafting that options ask for; `available` are the drafters that have something to work with.
+/// Drafters that need nothing but the text.
+const ALWAYS: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
+
+/// The drafting that options ask for, of a model that has these heads.
 ///
 /// # Errors
-/// `InvalidOption` for a drafter that has not, and for too many nodes.
-pub fn plan(options: &GenerateOptions, available: Sources) -> Result<DraftPlan> {
+/// `InvalidOption` for a drafter that has nothing to work with, for too many nodes, and for a fixed tree that nobody can fill.
+pub fn plan(options: &GenerateOptions, heads: Option<&DraftHeads>) -> Result<DraftPlan> {
+    let available = if heads.is_some() { ALWAYS.with(Source::Heads) } else { ALWAYS };
     let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
     let max_nodes = options.max_nodes.unwrap_or(DEFAULT_MAX_NODES);
     if !(1..=MAX_ROWS).contains(&max_nodes) {
@@ -167,5 +172,15 @@ pub fn plan(options: &GenerateOptions, available: Sources) -> Result<DraftPlan> 
             named.iter().fold(Sources::NONE, |set, &source| set.with(source))
         }
     };
+    if let (Shape::Fixed(tree), Some(heads)) = (&options.tree, heads)
+        && sources == Sources::NONE.with(Source::Heads)
+        && tree.depth() > heads.depths
+    {
+        return invalid(format!(
+            "tree: its deepest node is at depth {}, but the draft heads guess {} tokens ahead; use a shallower tree, or more drafters",
+            tree.depth(),
+            heads.depths
+        ));
+    }
     Ok(DraftPlan { sources, shape: options.tree.clone(), max_nodes, accept: options.accept })
 }

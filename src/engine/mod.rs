@@ -24,14 +24,10 @@ use crate::speculate::accept::AcceptRule;
 use crate::speculate::controller::PassCosts;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
-use crate::speculate::{Source, Sources};
 use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
 
 /// Steps in flight at most.
 pub const MAX_STEPS_IN_FLIGHT: usize = 32;
-
-/// Drafters that need nothing but the text.
-const AVAILABLE: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
 
 /// Milliseconds that may be spent on measuring passes.
 const MEASURE_MS: f64 = 300.0;
@@ -236,7 +232,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
-        let draft = drafting::plan(options, AVAILABLE)?;
+        let draft = drafting::plan(options, self.backend.heads())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {

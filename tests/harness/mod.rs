@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
+pub mod fitted_heads;
 pub mod heads;
 #[path = "../model_files/mod.rs"]
 pub mod model_files;
