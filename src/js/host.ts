@@ -9,7 +9,7 @@ import type { Generation as CoreGeneration, Model as CoreModel } from './core/co
 import { DraftreeError, asDraftreeError, errorData } from './errors.js';
 import { unexpected } from './protocol.js';
 import type { Answers, Call, FromHost, GenerateRequest, LoadRequest, ToHost } from './protocol.js';
-import { openSource } from './repository.js';
+import { openModel } from './repository.js';
 import type { LoadProgress, ModelInfo } from './results.js';
 
 /** Shortest time between two progress messages of one stage, in milliseconds. */
@@ -76,13 +76,13 @@ export class Host {
     this.#loads.set(id, abort);
     try {
       const report = throttle((progress) => this.#post({ op: 'progress', id, progress }));
-      const [source] = await Promise.all([
-        openSource(request.source, request.cache, abort.signal, report),
+      const [{ model: source, heads }] = await Promise.all([
+        openModel(request.source, request.heads, request.cache, abort.signal, report),
         this.#instantiate(request.wasmUrl ?? new URL('./core/core_bg.wasm', import.meta.url)),
       ]);
       try {
         const { contextLength } = request;
-        const model = await this.#core.Model.load(source, contextLength === undefined ? {} : { contextLength }, report);
+        const model = await this.#core.Model.load(source, heads, contextLength === undefined ? {} : { contextLength }, report);
         if (abort.signal.aborted) {
           model.free();
           throw new DraftreeError('aborted', 'the load was stopped');
@@ -91,6 +91,7 @@ export class Host {
         return model.info();
       } finally {
         source.close();
+        if (typeof heads === 'object') heads?.close();
       }
     } finally {
       abort.abort(); // A download is of no use when its sibling failed.

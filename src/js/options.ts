@@ -26,6 +26,12 @@ export type Prompt = string | Message[];
  */
 export type ModelSource = string | URL | File | File[];
 
+/**
+ * Where draft heads come from: `'auto'` for beside the model, the URL of a safetensors file, a folder or an id on the hub that has one,
+ * or a local file.
+ */
+export type HeadsSource = string | URL | File;
+
 /** Options of `load`. */
 export interface LoadOptions {
   /** Called as the load advances, at most about twenty times a second and once at the end of each stage. */
@@ -46,8 +52,13 @@ export interface LoadOptions {
   cache?: boolean;
   /** Decode steps submitted before their results are read. The default was chosen by measurement. */
   stepsInFlight?: number;
-  /** Draft heads. There are none to load yet: `null` and `'auto'` both mean none. */
-  heads?: 'auto' | null;
+  /**
+   * Draft heads, small networks that guess the next tokens for the model to check. `'auto'` (default) takes those that lie beside it:
+   * `medusa_lm_head.safetensors` or `heads.safetensors` in its folder or repository, `name.heads.safetensors` beside `name.gguf`, or
+   * those in the model's own files (Medusa-1.0). Others are named like a model, or given as a File; `null` is none. Heads that do not
+   * fit the model fail the load; what they are is in `info.heads`.
+   */
+  heads?: HeadsSource | null;
   /** A mirror of the Hugging Face hub. Default `https://huggingface.co`. */
   hubUrl?: string | URL;
 }
@@ -118,7 +129,7 @@ const loadChecks: { [name in keyof Required<LoadOptions>]: Check } = {
   wasmUrl: url,
   cache: boolean,
   stepsInFlight: wholeNumber(1),
-  heads: oneOf('auto', null),
+  heads: expect('"auto", a URL, a hub id, a File or null', (value) => value === null || isHeadsSource(value)),
   hubUrl: url,
 };
 
@@ -194,6 +205,10 @@ function checkOptions<Options extends object>(call: string, options: Options, ch
 
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null;
+}
+
+function isHeadsSource(value: unknown): boolean {
+  return isText(value) || value instanceof URL || value instanceof File;
 }
 
 function isText(value: unknown): boolean {

@@ -8,6 +8,7 @@ use wasm_bindgen::JsValue;
 use super::errors::from_js;
 use crate::engine::{Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::Source;
 use crate::speculate::shape::{RankTree, Shape};
@@ -234,11 +235,12 @@ struct Stats {
     steps_in_flight: usize,
     peak_wasm_bytes: usize,
     load_ms: f64,
+    warnings: Vec<String>,
 }
 
 impl ResultDto {
-    /// The state of a session.
-    pub fn new(session: &Session, load_ms: f64) -> Self {
+    /// The state of a session of this model.
+    pub fn new(session: &Session, model: &ModelInfo) -> Self {
         let stats = session.stats();
         let (prompt, tokens) = (session.prompt().len(), session.tokens().len());
         let decode_ms = stats.decode_ms();
@@ -266,7 +268,8 @@ impl ResultDto {
                 submits: stats.submits,
                 steps_in_flight: stats.steps_in_flight,
                 peak_wasm_bytes: peak_wasm_bytes(),
-                load_ms,
+                load_ms: model.load_ms,
+                warnings: model.heads.iter().filter_map(|heads| heads.warning.clone()).collect(),
             },
         }
     }
@@ -294,6 +297,34 @@ pub struct ModelInfo {
     pub adapter: AdapterInfo,
     pub weight_bytes: u64,
     pub load_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<HeadsInfo>,
+}
+
+/// Draft heads.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeadsInfo {
+    form: &'static str,
+    depths: usize,
+    layers: usize,
+    draft_vocabulary: usize,
+    rank: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
+}
+
+impl From<&DraftHeads> for HeadsInfo {
+    fn from(heads: &DraftHeads) -> Self {
+        Self {
+            form: heads.form.as_str(),
+            depths: heads.depths,
+            layers: heads.layers,
+            draft_vocabulary: heads.draft_vocab,
+            rank: heads.rank,
+            warning: heads.warning.clone(),
+        }
+    }
 }
 
 /// The adapter, as far as it tells.
