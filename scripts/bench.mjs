@@ -1,9 +1,13 @@
 // @ts-check
 /**
- * `npm run bench -- --model M [--browser B] [--json] [--peers]`: what a model costs in a headless browser, by the built package.
+ * `npm run bench -- --model M [--browser B] [--json] [--drafters | --peers]`: what a model costs in a headless browser, by the built package.
  *
- * Milliseconds per pass for 1, 2, 4, 8, 16 and 32 rows and time per kernel (the package's own `benchmark`), prefill and decode
- * tokens/s, time to first token, load time cold and cached, peak wasm memory. Generation figures are medians of `--repeats`.
+ * Milliseconds per pass for 1, 2, 4, 8, 16 and 32 rows and how many times those of one row that is, time per kernel (the package's own
+ * `benchmark`), prefill and plain decode tokens/s, time to first token, load time cold and cached, peak wasm memory. Generation figures are
+ * medians of `--repeats`.
+ *
+ * `--drafters` compares drafters with plain decoding instead, prompt by prompt and category by category; see `drafters.mjs`. Other tokens
+ * than those of plain decoding give exit status 1.
  *
  * `--peers` compares with wllama instead: all engines in turn, in another order each time, in one run, medians of `--repeats`.
  * Only ratios within one run mean anything on a shared machine. With `--json` standard output is one JSON object on one line.
@@ -11,14 +15,18 @@
 import { pathToFileURL } from 'node:url';
 import { browserNames } from './browsers.mjs';
 import { build } from './build.mjs';
+import { measureDrafter } from './drafters.mjs';
+import { draftOptions, draftSpecs } from './drafting.mjs';
 import { Failure, runMain } from './failure.mjs';
-import { snakeCase, stageLines } from './generate.mjs';
+import { stageLines } from './generate.mjs';
 import { openModel } from './headless.mjs';
 import { resolveModel } from './models.mjs';
+import { median, printReport, printTable, snakeCase } from './numbers.mjs';
 import { helpText, parseOptions } from './options.mjs';
 import { runEngine } from './peers.mjs';
 import { say } from './programs.mjs';
 import { setup } from './setup.mjs';
+import { readTasks } from './tasks.mjs';
 
 /** @typedef {import('./peers.mjs').Engine} Engine */
 /** @typedef {import('./peers.mjs').Run} Run */
@@ -35,20 +43,24 @@ const PROMPT = (/** @type {number} */ i) =>
 const specs = /** @type {const} */ ({
   model: { type: 'text', value: 'M', help: 'a known name, a .gguf file, a folder, a URL or a hub id; smollm2-135m-instruct unless told' },
   browser: { type: 'text', choices: browserNames, help: 'chromium unless told' },
+  drafters: { type: 'flag', help: 'compare drafters with plain decoding, interleaved' },
+  draft: { type: 'texts', value: 'WHO', help: 'with --drafters: a drafter, auto, or several with commas; every one there is and auto unless told' },
+  heads: draftSpecs.heads,
+  tree: draftSpecs.tree,
+  'max-nodes': draftSpecs['max-nodes'],
+  prompts: { type: 'text', value: 'SET', help: 'repetitive (unless told), spec-bench, or a file of JSON lines {id, category, prompt}' },
+  categories: { type: 'text', value: 'A,B', help: 'only these categories' },
+  'per-category': { type: 'integer', min: 1, value: 'N', help: 'prompts of each category; 2 of spec-bench, else all' },
+  'max-prompt-tokens': { type: 'integer', min: 16, value: 'N', help: 'the middle of longer prompts is cut out; 512 unless told' },
+  temperature: { type: 'number', min: 0, value: 'T', help: 'with --drafters; 0 unless told' },
+  seed: { type: 'integer', min: 0, value: 'S', help: 'with --drafters' },
   peers: { type: 'flag', help: 'compare with wllama, interleaved (Chromium, a GGUF file)' },
   repeats: { type: 'integer', min: 1, max: 10, value: 'N', help: '3 unless told' },
-  'max-tokens': { type: 'integer', min: 2, value: 'N', help: 'tokens to write in each repeat; 32 unless told' },
+  'max-tokens': { type: 'integer', min: 2, value: 'N', help: 'tokens to write each time; 32, or 64 with --drafters, unless told' },
   'steps-in-flight': { type: 'integer', min: 1, value: 'S', help: 'as for generate' },
   json: { type: 'flag', help: 'one JSON object' },
   help: { type: 'flag', help: 'this list' },
 });
-
-/** @param {readonly number[]} values */
-export function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? Number(sorted[middle]) : (Number(sorted[middle - 1]) + Number(sorted[middle])) / 2;
-}
 
 /** @param {readonly string[]} argv */
 async function main(argv) {
@@ -56,18 +68,63 @@ async function main(argv) {
   if (values.help) return void console.log(helpText('npm run bench -- [options]    what a model costs in a headless browser', specs));
   const browser = values.browser === 'firefox' ? 'firefox' : 'chromium';
   const model = values.model ?? 'smollm2-135m-instruct';
-  const { repeats = 3, 'max-tokens': maxTokens = 32 } = values;
+  const { repeats = 3, 'max-tokens': maxTokens = values.drafters ? 64 : 32 } = values;
+  if (values.peers && values.drafters) throw new Failure('invalid_option', '--drafters and --peers exclude each other.');
   const { file } = await resolveModel(model, '/model/');
   if (values.peers && (browser !== 'chromium' || !file?.endsWith('.gguf'))) {
     throw new Failure('invalid_option', '--peers compares in Chromium, with a model that is one GGUF file on disk.');
   }
   await setup({ browsers: [browser] });
   await build();
+  if (values.drafters) return compareDrafters(model, browser, maxTokens, values);
   const report = values.peers
     ? await comparePeers(/** @type {string} */ (file), repeats, maxTokens)
     : await measureModel(model, browser, repeats, { maxTokens, ...(values['steps-in-flight'] ? { stepsInFlight: values['steps-in-flight'] } : {}) });
   if (values.json) console.log(JSON.stringify({ model, ...report }));
   else printReport(model, report);
+}
+
+/**
+ * @param {string} name @param {import('./browsers.mjs').BrowserName} browser @param {number} maxTokens
+ * @param {import('./options.mjs').Values<typeof specs>} values
+ * @returns {Promise<number>} the exit status
+ */
+async function compareDrafters(name, browser, maxTokens, values) {
+  const { prompts: set = 'repetitive', categories, temperature, seed } = values;
+  const { tree, 'max-nodes': maxNodes, 'max-prompt-tokens': maxPromptTokens = 512 } = values;
+  const options = { ...(await draftOptions({ tree, 'max-nodes': maxNodes })), ...(temperature && { temperature }), ...(seed && { seed }) };
+  say(`Loading ${name} in ${browser} …`);
+  const model = await openModel(name, { browser, heads: values.heads, onProgress: stageLines() });
+  try {
+    const { info } = model;
+    const perCategory = values['per-category'] ?? (set === 'spec-bench' ? 2 : undefined);
+    const tasks = await readTasks(set, { chat: Boolean(info['hasChatTemplate']), categories: categories?.split(','), perCategory });
+    const drafters = [];
+    for (const each of values.draft ?? [.../** @type {string[]} */ (info['drafters']), 'auto']) {
+      drafters.push(await measureDrafter(model, each, tasks, { maxTokens, maxPromptTokens, options }));
+    }
+    const report = { model: name, browser: model.browserVersion, adapter: info.adapter, prompts: set, maxTokens, passMs: info['passMs'], drafters };
+    if (values.json) console.log(JSON.stringify(snakeCase(report)));
+    else {
+      printReport(name, snakeCase({ ...report, drafters: drafters.map(({ categories: _categories, prompts: _prompts, ...summary }) => summary) }));
+      printTable('times plain decoding, by category', table(drafters, 'ratio'));
+      printTable('tokens per pass, by category', table(drafters, 'tokensPerPass'));
+    }
+    return drafters.every(({ identical }) => identical) ? 0 : 1;
+  } finally {
+    await model.close();
+  }
+}
+
+/**
+ * One line a category, one column a drafter.
+ * @param {{ drafter: string, categories: { category: string, ratio: number, tokensPerPass: number }[] }[]} drafters @param {'ratio' | 'tokensPerPass'} figure
+ */
+function table(drafters, figure) {
+  return (drafters[0]?.categories ?? []).map(({ category }, row) => ({
+    category,
+    ...Object.fromEntries(drafters.map(({ drafter, categories }) => [drafter, categories[row]?.[figure]])),
+  }));
 }
 
 /**
@@ -80,27 +137,30 @@ async function measureModel(name, browser, repeats, options) {
   try {
     const loadCachedMs = await model.reload();
     say('Timing passes and kernels …');
-    const benchmark = await model.benchmark({ rows: ROWS });
+    const { passes, ...benchmark } = await model.benchmark({ rows: ROWS });
+    const times = /** @type {{ rows: number, ms: number }[]} */ (passes);
+    const [one = NaN] = times.filter(({ rows }) => rows === 1).map(({ ms }) => ms);
     /** @type {import('./headless.mjs').Result[]} */
     const results = [];
     for (let i = 0; i < repeats; i++) {
       say(`Generating, ${i + 1} of ${repeats} …`);
-      results.push(await model.generate(PROMPT(i), { ...options, ignoreEos: true }));
+      results.push(await model.generate(PROMPT(i), { ...options, draft: 'none', ignoreEos: true }));
     }
     const over = (/** @type {(result: import('./headless.mjs').Result) => number} */ figure) => median(results.map(figure));
     return {
       browser: model.browserVersion,
       adapter: model.info.adapter,
+      passes: times.map(({ rows, ms }) => ({ rows, ms, times_one_row: ms / one })),
       ...snakeCase(benchmark),
-      prompt_tokens: over(({ usage }) => Number(usage['promptTokens'])),
-      prefill_tokens_per_second: over(({ usage, stats }) => (1000 * Number(usage['promptTokens'])) / Number(stats['prefillMs'])),
-      decode_tokens_per_second: over(({ stats }) => Number(stats['tokensPerSecond'])),
-      time_to_first_token_ms: over(({ stats }) => Number(stats['timeToFirstTokenMs'])),
-      steps_in_flight: over(({ stats }) => Number(stats['stepsInFlight'])),
-      dispatches_per_pass: over(({ stats }) => Number(stats['dispatchesPerPass'])),
+      prompt_tokens: over(({ usage }) => usage.promptTokens),
+      prefill_tokens_per_second: over(({ usage, stats }) => (1000 * usage.promptTokens) / stats.prefillMs),
+      decode_tokens_per_second: over(({ stats }) => stats.tokensPerSecond),
+      time_to_first_token_ms: over(({ stats }) => stats.timeToFirstTokenMs),
+      steps_in_flight: over(({ stats }) => stats.stepsInFlight),
+      dispatches_per_pass: over(({ stats }) => stats.dispatchesPerPass),
       load_cold_ms: model.loadMs,
       load_cached_ms: loadCachedMs,
-      peak_wasm_bytes: Math.max(...results.map(({ stats }) => Number(stats['peakWasmBytes']))),
+      peak_wasm_bytes: Math.max(...results.map(({ stats }) => stats.peakWasmBytes)),
     };
   } finally {
     await model.close();
@@ -153,27 +213,6 @@ function figures({ decodeTokensPerSecond, prefillTokensPerSecond, loadColdMs, lo
     `load ${(loadColdMs / 1000).toFixed(2)} s cold, ${(loadCachedMs / 1000).toFixed(2)} s cached`
   );
 }
-
-/** Lists as tables, single values as lines. @param {string} model @param {Record<string, unknown>} report */
-function printReport(model, report) {
-  console.log(model);
-  for (const [key, value] of Object.entries(report)) {
-    if (Array.isArray(value) && value.every((row) => typeof row === 'object' && row !== null)) printTable(key, value);
-    else console.log(`${key}: ${typeof value === 'number' ? rounded(value) : typeof value === 'string' ? value : JSON.stringify(value)}`);
-  }
-}
-
-/** @param {string} title @param {Record<string, unknown>[]} rows */
-function printTable(title, rows) {
-  const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))];
-  const cells = [keys, ...rows.map((row) => keys.map((key) => (typeof row[key] === 'number' ? rounded(row[key]) : String(row[key] ?? ''))))];
-  const widths = keys.map((_, column) => Math.max(...cells.map((line) => String(line[column]).length)));
-  console.log(`${title}:`);
-  for (const line of cells) console.log(`  ${line.map((cell, column) => cell.padEnd(Number(widths[column]))).join('  ')}`.trimEnd());
-}
-
-/** @param {number} value */
-const rounded = (value) => (Number.isInteger(value) ? String(value) : Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3));
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const argv = process.argv.slice(2);

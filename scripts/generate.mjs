@@ -4,7 +4,7 @@
  *
  * Standard output is the result alone: the text, or with `--json` one JSON object per prompt on one line,
  *
- *     {id, model, adapter, browser, prompt_tokens, tokens, text, finish_reason, usage, stats}
+ *     {id, model, adapter, browser, heads?, prompt_tokens, tokens, text, finish_reason, usage, stats}
  *
  * Everything else goes to standard error. `--prompts FILE` runs the rows of a JSON-lines file in order on one loaded model, each from
  * an empty cache. The whole file is read before anything is loaded: a row that is wrong in form ends the command with its line
@@ -16,9 +16,11 @@ import { readFile } from 'node:fs/promises';
 import { pathToFileURL } from 'node:url';
 import { browserNames } from './browsers.mjs';
 import { build } from './build.mjs';
+import { draftOptions, draftSpecs } from './drafting.mjs';
 import { describe, Failure, runMain } from './failure.mjs';
 import { openModel } from './headless.mjs';
-import { resolveModel } from './models.mjs';
+import { resolveHeads, resolveModel } from './models.mjs';
+import { snakeCase } from './numbers.mjs';
 import { helpText, parseOptions } from './options.mjs';
 import { say } from './programs.mjs';
 import { setup } from './setup.mjs';
@@ -49,7 +51,7 @@ export const specs = /** @type {const} */ ({
   seed: { type: 'integer', min: 0, value: 'S', help: 'the same seed gives the same text' },
   stop: { type: 'texts', value: 'S', help: 'end before this text' },
   'ignore-eos': { type: 'flag', help: 'write on after an end token' },
-  draft: { type: 'text', choices: ['none', 'auto'], help: 'which drafters guess ahead' },
+  ...draftSpecs,
   'steps-in-flight': { type: 'integer', min: 1, value: 'S', help: 'decode steps submitted before their results are read' },
   browser: { type: 'text', choices: browserNames, help: 'chromium unless told' },
   json: { type: 'flag', help: 'one JSON object per prompt' },
@@ -57,7 +59,7 @@ export const specs = /** @type {const} */ ({
 });
 
 /**
- * The options of the package's `generate` among the command's.
+ * The options of the package's `generate` among the command's, but for those about drafting.
  * @param {import('./options.mjs').Values<typeof specs>} values
  * @returns {Record<string, unknown>}
  */
@@ -66,7 +68,7 @@ export function generateOptions(values) {
   const options = {};
   for (const name of /** @type {const} */ ([
     'max-tokens', 'temperature', 'top-k', 'top-p', 'min-p', 'repetition-penalty', 'frequency-penalty', 'presence-penalty',
-    'seed', 'stop', 'ignore-eos', 'draft', 'steps-in-flight',
+    'seed', 'stop', 'ignore-eos', 'steps-in-flight',
   ])) {
     if (values[name] !== undefined) options[name.replaceAll(/-(.)/g, (_, letter) => letter.toUpperCase())] = values[name];
   }
@@ -126,13 +128,6 @@ function isConversation(messages) {
   return Array.isArray(messages) && messages.length > 0 && messages.every((m) => typeof m?.role === 'string' && typeof m.content === 'string');
 }
 
-/** Keys in the spelling of the command line's JSON: `prefillMs` → `prefill_ms`. @param {Record<string, unknown>} object */
-export function snakeCase(object) {
-  return Object.fromEntries(
-    Object.entries(object).map(([key, value]) => [key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]),
-  );
-}
-
 /** One line per stage of a load. */
 export function stageLines() {
   let last = '';
@@ -149,15 +144,18 @@ async function main(argv) {
   const { values } = parseOptions(argv, specs);
   if (values.help) return void console.log(helpText(USAGE, specs));
   const rows = await readRows(values);
+  const options = { ...generateOptions(values), ...(await draftOptions(values)) };
   const browser = values.browser === 'firefox' ? 'firefox' : 'chromium';
   const name = values.model ?? 'stories260k';
-  await resolveModel(name, '/model/'); // says what is wrong with it before anything takes time
+  // Says what is wrong with them before anything takes time.
+  await resolveModel(name, '/model/');
+  await resolveHeads(values.heads);
   await setup({ browsers: [browser] });
   await build();
   say(`Loading ${name} in ${browser} …`);
-  const model = await openModel(name, { browser, onProgress: stageLines() });
+  const model = await openModel(name, { browser, heads: values.heads, onProgress: stageLines() });
   try {
-    return await runRows(model, name, rows, generateOptions(values), values.json ?? false);
+    return await runRows(model, name, rows, options, values.json ?? false);
   } finally {
     await model.close();
   }
@@ -179,6 +177,7 @@ async function runRows(model, name, rows, options, json) {
           model: name,
           adapter: model.info.adapter,
           browser: model.browserVersion,
+          ...(model.info['heads'] === undefined ? {} : { heads: snakeCase(model.info['heads']) }),
           prompt_tokens: result.promptTokens,
           tokens: result.tokens,
           text: result.text,
@@ -202,8 +201,10 @@ async function runRows(model, name, rows, options, json) {
 
 /** @param {import('./headless.mjs').Result} result */
 function summary({ usage, stats, finishReason }) {
-  const speed = stats['tokensPerSecond'] === undefined ? '' : `, ${stats['tokensPerSecond'].toFixed(1)} tokens/s`;
-  return `${usage['promptTokens']} prompt tokens, ${usage['completionTokens']} written (${finishReason})${speed}`;
+  const { drafters, tokensBySource } = stats.draft;
+  const drafted = drafters.map((drafter) => `${tokensBySource[drafter]} by ${drafter}`).join(', ');
+  const speed = `${stats.tokensPerSecond.toFixed(1)} tokens/s, ${stats.tokensPerPass.toFixed(2)} a pass${drafted && ` (${drafted})`}`;
+  return `${usage.promptTokens} prompt tokens, ${usage.completionTokens} written (${finishReason}), ${speed}`;
 }
 
 /** @param {unknown} value */

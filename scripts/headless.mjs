@@ -5,18 +5,15 @@
  * What runs in the page is what a user writes: `load`, `generate`, `for await`. Nothing here reaches into the package.
  */
 import { launch } from './browsers.mjs';
-import { resolveModel } from './models.mjs';
+import { resolveHeads, resolveModel } from './models.mjs';
 import { root } from './programs.mjs';
 import { serve } from './serve.mjs';
 
 /** @typedef {{ role: string, content: string }} Message */
 /** @typedef {Record<string, unknown>} GenerateOptions options of the package's `generate` */
 /** @typedef {{ stage: string, file?: string, loaded: number, total: number }} Progress */
-/**
- * What the package's `generate` results in (`GenerationResult` of the package).
- * @typedef {{ text: string, tokens: number[], promptTokens: number[], finishReason: string, usage: Record<string, number>, stats: Record<string, number> }} Result
- */
-/** @typedef {{ name: string, adapter: Record<string, string>, [key: string]: unknown }} Info what the package tells of a model */
+/** @typedef {import('../pkg/index.js').GenerationResult} Result what the package's `generate` results in */
+/** @typedef {{ name: string, adapter: Record<string, string>, heads?: object, [key: string]: unknown }} Info what the package tells of a model */
 
 /** An empty page; the icon keeps browsers from asking for one. */
 export const BLANK_PAGE = '<!doctype html><html lang="en"><title>draftree</title><link rel="icon" href="data:,">';
@@ -65,15 +62,17 @@ export async function openSession({ browser: name, isolate = false, timeoutMs, m
  * @property {(progress: Progress) => void} [onProgress]
  */
 /**
- * A session with one model, named as for `--model`. Closing the model closes the session.
- * @param {string} model @param {SessionOptions & LoadOptions} options
+ * A session with one model, named as for `--model`, and perhaps heads, named as for `--heads`. Closing the model closes the session.
+ * @param {string} model @param {SessionOptions & LoadOptions & { heads?: string | undefined }} options
  * @returns {Promise<HeadlessModel>}
  */
 export async function openModel(model, options) {
   const { source, mounts } = await resolveModel(model, '/model/');
-  const session = await openSession({ ...options, mounts });
+  const heads = await resolveHeads(options.heads);
+  const session = await openSession({ ...options, mounts: { ...mounts, ...heads.mounts } });
   try {
-    const loaded = await HeadlessModel.load(session, source(session.server.url), options);
+    const { url } = session.server;
+    const loaded = await HeadlessModel.load(session, source(url), { ...options, options: { ...options.options, ...heads.options(url) } });
     loaded.close = session.close;
     return loaded;
   } catch (error) {
@@ -122,10 +121,24 @@ export class HeadlessModel {
     this.#onText = onText;
     try {
       await this.#session.page.evaluate(() => /** @type {any} */ (globalThis).model.reset());
-      return await this.#session.page.evaluate(generateInPage, prompt, options);
+      return await this.#session.page.evaluate(generateInPage, prompt, options, true);
     } finally {
       this.#onText = undefined;
     }
+  }
+
+  /**
+   * One generation that finds in the cache what the last one left there, without the messages that stream its text here: for measuring.
+   * @param {string | Message[]} prompt @param {GenerateOptions} options
+   * @returns {Promise<Result>}
+   */
+  generateAgain(prompt, options) {
+    return this.#session.page.evaluate(generateInPage, prompt, options, false);
+  }
+
+  /** How many tokens of context a prompt takes. @param {string | Message[]} prompt @returns {Promise<number>} */
+  countTokens(prompt) {
+    return this.#session.page.evaluate((prompt) => /** @type {any} */ (globalThis).model.countTokens(prompt), prompt);
   }
 
   /** @param {Record<string, unknown>} options @returns {Promise<Record<string, unknown>>} */
@@ -133,7 +146,7 @@ export class HeadlessModel {
     return this.#session.page.evaluate((options) => /** @type {any} */ (globalThis).model.benchmark(options), options);
   }
 
-  /** Loads the model a second time, now from the package's cache, and returns how long that took. */
+  /** Loads the model anew, now from the package's cache: a model that has learnt nothing. Returns how long that took. */
   async reload() {
     const { loadMs } = await this.#loadOnce();
     return loadMs;
@@ -176,12 +189,12 @@ async function loadInPage(packageUrl, source, options) {
 
 /**
  * Runs in the page.
- * @param {string | Message[]} prompt @param {GenerateOptions} options
+ * @param {string | Message[]} prompt @param {GenerateOptions} options @param {boolean} isStreamed
  * @returns {Promise<Result>}
  */
-async function generateInPage(prompt, options) {
+async function generateInPage(prompt, options, isStreamed) {
   const generation = /** @type {any} */ (globalThis).model.generate(prompt, options);
-  for await (const { text } of generation) /** @type {any} */ (globalThis).sendMessage({ text });
+  for await (const { text } of generation) if (isStreamed) /** @type {any} */ (globalThis).sendMessage({ text });
   const result = await generation.result;
   return { ...result, tokens: [...result.tokens], promptTokens: [...result.promptTokens] };
 }

@@ -185,6 +185,23 @@ export function unknownModel(name) {
 }
 
 /**
+ * What `--heads` means: a file on disk, a URL, a hub id, or `none`. Without it the package looks beside the model.
+ * @param {string | undefined} heads
+ * @returns {Promise<{ options: (serverUrl: string) => { heads?: string | null }, mounts: Record<string, string> }>} options of `load`, and what to serve
+ */
+export async function resolveHeads(heads) {
+  if (heads === undefined) return { options: () => ({}), mounts: {} };
+  if (heads === 'none') return { options: () => ({ heads: null }), mounts: {} };
+  const info = await stat(heads).catch(() => undefined);
+  if (info?.isFile()) {
+    const mount = `/heads/${path.basename(heads)}`;
+    return { options: (serverUrl) => ({ heads: serverUrl + mount.split('/').map(encodeURIComponent).join('/') }), mounts: { [mount]: path.resolve(heads) } };
+  }
+  if (/^https?:\/\//.test(heads) || (/^[\w-][\w.-]*\/[\w.-]+$/.test(heads) && !heads.endsWith('.safetensors'))) return { options: () => ({ heads }), mounts: {} };
+  throw new Failure('load_failed', `--heads is a file of draft heads, a URL, a hub id or none; there is no file ${heads}.`);
+}
+
+/**
  * What `--model` means: a known name (fetched when needed), a file or folder on disk, a URL, or a hub id `owner/name`.
  * @param {string} model
  * @param {string} prefix path under which the local server shows a file or folder, such as `/model/`

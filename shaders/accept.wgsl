@@ -1,6 +1,6 @@
 // Walks the verified tree: emits what the row it stands on has chosen, goes on to the child that holds this token, and decides on
 // the way whether the text ends. Leaves the visited rows for commit.wgsl, the next root, and this step's record.
-// One workgroup; thread i reduces row i, thread 0 walks. Oracle: `walk` in src/speculate/accept.rs.
+// One workgroup: all threads reduce rows, thread 0 walks. Oracle: `walk` in src/speculate/accept.rs.
 #import "lib/state.wgsl"
 #import "lib/sampling.wgsl"
 #import "lib/record.wgsl"
@@ -16,6 +16,8 @@ const FINISH_CONTEXT = 3u;
 @group(0) @binding(3) var<storage, read_write> history: array<u32>;        // [vocabulary]
 @group(0) @binding(4) var<storage, read_write> text: array<u32>;           // [position]: every token so far
 @group(0) @binding(5) var<storage, read_write> records: array<Record, RECORD_SLOTS>;
+
+override WORKGROUP: u32 = 8u;
 
 var<workgroup> chosen: array<u32, MAX_ROWS>;
 
@@ -62,12 +64,14 @@ fn children_of(node: u32, token: u32, rows: u32) -> Children {
   return children;
 }
 
-@compute @workgroup_size(MAX_ROWS)
+@compute @workgroup_size(WORKGROUP)
 fn accept(@builtin(local_invocation_index) thread: u32) {
   let running = state.finish == 0u;
   let rows = pass_rows();
-  if (running && thread < rows) {
-    chosen[thread] = best_of_row(thread);
+  if (running) {
+    for (var row = thread; row < rows; row += WORKGROUP) {
+      chosen[row] = best_of_row(row);
+    }
   }
   workgroupBarrier();
   if (thread != 0u) {

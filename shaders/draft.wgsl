@@ -21,7 +21,7 @@
 #import "lib/ngram.wgsl"
 #import "lib/recycling.wgsl"
 
-const THREADS = 64u;
+const MAX_THREADS = 64u;
 const DRAFTERS = 3u;
 const NONE = 0xffffffffu;
 
@@ -38,7 +38,9 @@ struct Pending {
   slot: u32,          // and slot of head candidates
 }
 
-var<workgroup> matches: array<u32, THREADS>;
+override WORKGROUP: u32 = 8u;
+
+var<workgroup> matches: array<u32, MAX_THREADS>;
 var<private> found: u32;
 var<private> end: u32;
 var<private> max_depth: u32;
@@ -193,13 +195,13 @@ fn take_listed() {
   }
 }
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(WORKGROUP)
 fn draft(@builtin(local_invocation_index) thread: u32) {
   end = state.context_length;
   let running = state.finish == 0u;
   let looks = running && (drafting.sources & 2u) != 0u;
   if (looks) {
-    matches[thread] = best_match(thread, THREADS, end);
+    matches[thread] = best_match(thread, WORKGROUP, end);
   }
   workgroupBarrier();
   if (!running || thread != 0u) {
@@ -207,7 +209,7 @@ fn draft(@builtin(local_invocation_index) thread: u32) {
   }
   found = 0u;
   if (looks) {
-    for (var t = 0u; t < THREADS; t++) {
+    for (var t = 0u; t < WORKGROUP; t++) {
       found = max(found, matches[t]);
     }
   }

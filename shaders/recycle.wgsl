@@ -1,5 +1,5 @@
 // Learns the successors of every verified token: of the best of all chunks of its row, the eight best, best first, without their noise.
-// One workgroup a row. Where two rows hold the same token the later one counts, so that nothing depends on the order of execution.
+// One thread a row: a row has a few hundred chunks, most of which change nothing. Where two rows hold the same token the later one counts, so that nothing depends on the order of execution.
 // Oracle: `learn` in src/speculate/recycling.rs.
 #import "lib/state.wgsl"
 #import "lib/sampling.wgsl"
@@ -11,8 +11,7 @@
 @group(0) @binding(2) var<storage, read> candidates: array<Candidate>;           // [rows, chunks]
 @group(0) @binding(3) var<storage, read_write> successors: array<Successor>;     // [vocabulary, SUCCESSORS]
 
-const THREADS = 64u;
-var<workgroup> bests: array<Candidate, THREADS>;
+override WORKGROUP: u32 = 8u;
 
 // Whether `a` comes before `b`: higher, or equal and of a lower token.
 fn before(a: Candidate, b: Candidate) -> bool {
@@ -28,37 +27,33 @@ fn is_known_later(row: u32) -> bool {
   return false;
 }
 
-@compute @workgroup_size(THREADS)
-fn recycle(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index) thread: u32) {
-  let row = workgroup.x;
+@compute @workgroup_size(WORKGROUP)
+fn recycle(@builtin(global_invocation_id) id: vec3u) {
+  let row = id.x;
   if (row >= pass_rows() || state.finish != 0u || is_known_later(row)) {
     return;
   }
-  let position = state.context_length + state.depths[row] + 1u;
-  var last = Candidate(-LOWEST, 0u);
+  var best: array<Candidate, SUCCESSORS>;
   for (var rank = 0u; rank < SUCCESSORS; rank++) {
-    var best = Candidate(LOWEST, NO_TOKEN);
-    for (var chunk = thread; chunk < sampling.chunks; chunk += THREADS) {
-      let candidate = candidates[row * sampling.chunks + chunk];
-      if (before(last, candidate) && before(candidate, best) && candidate.score > LOWEST) {
-        best = candidate;
+    best[rank] = Candidate(LOWEST, NO_TOKEN);
+  }
+  for (var chunk = 0u; chunk < sampling.chunks; chunk++) {
+    let candidate = candidates[row * sampling.chunks + chunk];
+    var rank = SUCCESSORS;
+    while (rank > 0u && candidate.score > LOWEST && before(candidate, best[rank - 1u])) {
+      rank -= 1u;
+      if (rank + 1u < SUCCESSORS) {
+        best[rank + 1u] = best[rank];
       }
+      best[rank] = candidate;
     }
-    bests[thread] = best;
-    workgroupBarrier();
-    for (var t = 0u; t < THREADS; t++) {
-      if (before(bests[t], best)) {
-        best = bests[t];
-      }
+  }
+  let position = state.context_length + state.depths[row] + 1u;
+  for (var rank = 0u; rank < SUCCESSORS; rank++) {
+    var successor = Successor(0u, 0.0);
+    if (best[rank].score > LOWEST) {
+      successor = Successor(best[rank].token + 1u, best[rank].score - noise_of(position, best[rank].token));
     }
-    workgroupBarrier();
-    last = best;
-    if (thread == 0u) {
-      var successor = Successor(0u, 0.0);
-      if (best.score > LOWEST) {
-        successor = Successor(best.token + 1u, best.score - noise_of(position, best.token));
-      }
-      successors[state.tokens[row] * SUCCESSORS + rank] = successor;
-    }
+    successors[state.tokens[row] * SUCCESSORS + rank] = successor;
   }
 }

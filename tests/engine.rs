@@ -6,7 +6,7 @@
 mod harness;
 
 use draftree::backend::{Backend, FinishReason};
-use draftree::engine::{Engine, GenerateOptions, MAX_STEPS_IN_FLIGHT, Prompt};
+use draftree::engine::{Drafters, Engine, GenerateOptions, MAX_STEPS_IN_FLIGHT, Prompt};
 use draftree::error::ErrorCode;
 use draftree::sampling::SamplingParams;
 use draftree::tokenizer::{Message, StreamDecoder};
@@ -308,6 +308,21 @@ fn a_text_can_be_broken_off_between_the_pieces_of_a_long_prompt() {
         assert_same(&written, &expected, "the same prompt again");
         let reused = written.stats.reused_prompt_tokens;
         assert!((1..479).contains(&reused), "{reused} tokens were computed before the stop");
+    }
+    on_both!(check);
+}
+
+#[test]
+fn measuring_what_passes_cost_leaves_no_trace() {
+    fn check<B: Backend>(engine: &mut Engine<B>) {
+        let options = GenerateOptions { draft: Drafters::None, ..options(12) };
+        let expected = generate_afresh(engine, &text(PROMPT), &options);
+        block_on(engine.measure_costs()).unwrap();
+        let measured = engine.measured().to_vec();
+        assert!(measured.len() > 1 && measured[0].0 == 1, "{measured:?}");
+        assert!(measured.iter().all(|&(_, ms)| ms.is_finite() && ms > 0.0), "{measured:?}");
+        assert!(measured.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1), "{measured:?}");
+        assert_same(&generate(engine, &text(PROMPT), &options), &expected, "after measuring");
     }
     on_both!(check);
 }

@@ -11,11 +11,11 @@ use draftree::error::ErrorCode;
 use draftree::model::heads::HeadForm;
 use draftree::sampling::SamplingParams;
 use draftree::speculate::Source;
-use draftree::speculate::controller::PassCosts;
+use draftree::speculate::costs::PassCosts;
 use draftree::speculate::shape::{RankTree, Shape};
 use harness::heads::{Heads, give_cpu, give_gpu};
 use harness::random::Random;
-use harness::{Written, cpu, embedded, engine, fitted_heads, generate, generate_afresh, gpu, heads, text};
+use harness::{Written, cpu, downloaded, embedded, engine, fitted_heads, generate, generate_afresh, gpu, heads, text};
 
 /// Begins a story, goes back to its words, and repeats itself: drafts are right, wrong, and right for long.
 const PROMPTS: [&str; 3] = [
@@ -28,7 +28,7 @@ const PROMPTS: [&str; 3] = [
 const HEAD_DEPTHS: usize = 4;
 
 /// The larger a pass the less it costs, so that the largest is always chosen.
-const GENEROUS: PassCosts = PassCosts { ms: [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6] };
+const GENEROUS: PassCosts = PassCosts::fixed([1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6]);
 
 /// Both backends, with heads that are right now and then.
 macro_rules! on_both {
@@ -277,6 +277,54 @@ fn an_end_token_ends_the_text_anywhere_in_an_accepted_run() {
         }
     }
     on_both!(check);
+}
+
+#[test]
+fn a_stop_string_ends_the_text_wherever_a_run_of_accepted_tokens_holds_it() {
+    fn check<B: Backend>(engine: &mut Engine<B>) {
+        engine.set_costs(GENEROUS);
+        let whole = generate_afresh(engine, &text(PROMPTS[1]), &plain(60)).text;
+        for (at, length) in [(3, 1), (17, 4), (30, 9), (41, 2), (55, 6), (70, 3)] {
+            let stop = vec![whole[at..at + length].to_owned()];
+            let expected =
+                generate_afresh(engine, &text(PROMPTS[1]), &GenerateOptions { stop: stop.clone(), ..plain(60) });
+            assert_eq!(expected.finish, FinishReason::Stop);
+            let longer = text(&format!("{}{} And then", PROMPTS[1], expected.text));
+            let expected_next = generate_afresh(engine, &longer, &plain(10));
+            for depth in [1, 2, 8] {
+                let place = format!("stop at {stop:?}, {depth} in flight");
+                let options = GenerateOptions {
+                    stop: stop.clone(),
+                    draft: Drafters::Auto,
+                    steps_in_flight: Some(depth),
+                    ..plain(60)
+                };
+                assert_same(&generate_afresh(engine, &text(PROMPTS[1]), &options), &expected, &place);
+                // What was accepted behind the stop string stands in the cache; it must not be taken for a part of the next prompt.
+                let next = generate(engine, &longer, &GenerateOptions { draft: Drafters::Auto, ..plain(10) });
+                assert_same(&next, &expected_next, &format!("{place}, the generation after it"));
+            }
+        }
+    }
+    on_both!(check);
+}
+
+#[test]
+fn a_real_model_writes_its_plain_text() {
+    let Some(source) = downloaded("smollm2-135m-instruct.gguf") else { return };
+    let mut engine = engine(&source, gpu(&source));
+    engine.set_costs(GENEROUS);
+    let prompt = "Copy this: the cat sat on the mat, and the dog sat on the cat.\nthe cat sat on the mat, and";
+    for sampling in [SamplingParams::default(), SamplingParams { temperature: 0.7, seed: 1, ..Default::default() }] {
+        let options = GenerateOptions { sampling, ..plain(24) };
+        let expected = generate_afresh(&mut engine, &text(prompt), &options);
+        for nodes in [4, 16] {
+            let options = GenerateOptions { draft: Drafters::Auto, max_nodes: Some(nodes), ..options.clone() };
+            let written = generate_afresh(&mut engine, &text(prompt), &options);
+            assert_same(&written, &expected, &format!("{nodes} nodes, {:?}", options.sampling));
+            assert!(written.stats.passes < expected.stats.passes, "drafts of a copy are right now and then");
+        }
+    }
 }
 
 #[test]

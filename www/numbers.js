@@ -7,6 +7,7 @@ import { byId } from './elements.js';
 /** @import { GenerationResult, ModelInfo } from '../pkg/index.js' */
 
 const speed = byId('speed', HTMLElement);
+const tokensPerPass = byId('tokens-per-pass', HTMLElement);
 const tokens = byId('tokens', HTMLElement);
 const passes = byId('passes', HTMLElement);
 const firstToken = byId('first-token', HTMLElement);
@@ -17,24 +18,28 @@ const facts = byId('facts', HTMLElement);
 /** How often the numbers change while the model writes, in milliseconds: fast enough to be live, slow enough to be read. */
 const interval = 250;
 
-/** Begin to count. @returns {(count: number) => void} to be called with the number of tokens of each chunk */
+/** Begin to count. @returns {(count: number) => void} to be called with the number of tokens of each chunk, which is what one pass wrote */
 export function startCounting() {
   const started = performance.now();
-  let first = 0;
+  let first = { at: 0, tokens: 0 };
   let shown = 0;
-  let count = 0;
-  for (const element of [speed, tokens, passes, firstToken, reused]) element.textContent = '–';
+  let written = 0;
+  let chunks = 0;
+  for (const element of [speed, tokensPerPass, tokens, passes, firstToken, reused]) element.textContent = '–';
   return (more) => {
     const now = performance.now();
-    if (count === 0) {
-      first = now;
+    if (chunks === 0) {
+      first = { at: now, tokens: more };
       firstToken.textContent = duration(now - started);
     }
-    count += more;
+    written += more;
+    chunks++;
     if (now - shown < interval) return;
     shown = now;
-    tokens.textContent = count.toLocaleString('en');
-    if (now > first) speed.textContent = rate(((count - 1) * 1000) / (now - first));
+    tokens.textContent = written.toLocaleString('en');
+    passes.textContent = chunks.toLocaleString('en');
+    tokensPerPass.textContent = (written / chunks).toFixed(2);
+    if (now > first.at) speed.textContent = rate(((written - first.tokens) * 1000) / (now - first.at));
   };
 }
 
@@ -44,6 +49,7 @@ export function showResult({ usage, stats }) {
   reused.textContent = `${usage.reusedPromptTokens} of ${usage.promptTokens}`;
   passes.textContent = stats.passes.toLocaleString('en');
   firstToken.textContent = duration(stats.timeToFirstTokenMs);
+  if (stats.passes > 0) tokensPerPass.textContent = stats.tokensPerPass.toFixed(2);
   if (stats.tokensPerSecond > 0) speed.textContent = rate(stats.tokensPerSecond);
 }
 

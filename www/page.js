@@ -10,6 +10,7 @@ import { chooseFiles, onFiles } from './files.js';
 import { hideFault, hideLoading, showFault, showLoading, showProgress } from './loading.js';
 import { showModel, showResult, startCounting } from './numbers.js';
 import { readSettings } from './settings.js';
+import { clearSources, countSources, showDrafters } from './sources.js';
 import { Entry, clearTranscript, showWhenEmpty } from './transcript.js';
 
 /** @import { Generation, Message, Model, ModelSource } from '../pkg/index.js' */
@@ -81,6 +82,7 @@ function showLoaded({ info }) {
   badge.textContent = info.name || 'a model without a name';
   badge.title = badge.textContent;
   showModel(info);
+  showDrafters(info);
   promptLabel.textContent = info.hasChatTemplate ? 'Your message' : 'Beginning of a story';
   send.textContent = info.hasChatTemplate ? 'Send' : 'Write';
   send.disabled = false;
@@ -110,13 +112,15 @@ async function write(text) {
   const entry = new Entry(text, isChat);
   const asked = isChat ? [...history, { role: 'user', content: text }] : text;
   const count = startCounting();
+  clearSources();
   generation = model.generate(asked, options);
   showWriting(true);
   announce('Writing.');
   try {
     for await (const chunk of generation) {
-      entry.append(chunk.text);
+      entry.append(chunk);
       count(chunk.tokens.length);
+      countSources(chunk.sources);
     }
     const result = await generation.result;
     entry.finish(result.finishReason, `${result.usage.completionTokens} tokens · seed ${options.seed}`);

@@ -4,7 +4,7 @@
  */
 import { byId } from './elements.js';
 
-/** @import { GenerateOptions } from '../pkg/index.js' */
+/** @import { Drafter, GenerateOptions } from '../pkg/index.js' */
 
 const form = byId('settings', HTMLFormElement);
 const panel = byId('settings-panel', HTMLDetailsElement);
@@ -24,6 +24,9 @@ export function readSettings() {
   const fields = new FormData(form);
   /** @type {GenerateOptions} */
   const options = { seed: Math.floor(Math.random() * 2 ** 31) };
+  // The list offers what the loaded model has.
+  const draft = fields.get('draft');
+  if (draft !== null) options.draft = /** @type {Drafter} */ (draft);
   for (const name of /** @type {const} */ ([
     'maxTokens', 'temperature', 'topK', 'topP', 'minP', 'repetitionPenalty', 'seed', 'stepsInFlight',
   ])) {

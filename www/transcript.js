@@ -3,8 +3,9 @@
  * What was written: one entry per generation, growing while the model writes.
  */
 import { byId, create } from './elements.js';
+import { piece } from './sources.js';
 
-/** @import { FinishReason } from '../pkg/index.js' */
+/** @import { FinishReason, GenerationChunk, TokenSource } from '../pkg/index.js' */
 
 const transcript = byId('transcript', HTMLElement);
 
@@ -32,8 +33,11 @@ export function clearTranscript() {
 export class Entry {
   #article = create('article');
   #text = create('div', { className: 'text' });
-  #written = document.createTextNode('');
-  #pending = '';
+  #written = '';
+  /** Text that is not drawn yet, by where it came from. @type {{ source: TokenSource, text: string }[]} */
+  #pending = [];
+  /** The last piece that was drawn. @type {{ source: TokenSource, node: Text } | undefined} */
+  #last;
   #frame = 0;
   #isChat;
   #given;
@@ -48,7 +52,6 @@ export class Entry {
     const prompt = create('span', { className: 'given', text: given });
     if (isChat) this.#article.append(prompt);
     else this.#text.append(prompt);
-    this.#text.append(this.#written);
     this.#article.append(this.#text);
     transcript.append(this.#article);
     follows = true;
@@ -57,12 +60,13 @@ export class Entry {
 
   /** Everything as it would be copied. */
   get text() {
-    return this.#isChat ? this.#written.data : this.#given + this.#written.data;
+    return this.#isChat ? this.#written : this.#given + this.#written;
   }
 
-  /** Add text; it is drawn with the next frame, however many tokens that holds. @param {string} text */
-  append(text) {
-    this.#pending += text;
+  /** Add tokens; they are drawn with the next frame, however many that holds. @param {GenerationChunk} chunk */
+  append({ text, pieces, sources }) {
+    this.#written += text;
+    this.#pending.push(...pieces.map((text, index) => ({ text, source: sources[index] ?? 'plain' })));
     this.#frame ||= requestAnimationFrame(() => this.#draw());
   }
 
@@ -73,7 +77,7 @@ export class Entry {
 
   /** A fault ended it; what was written stays. */
   fail() {
-    if (this.#written.data + this.#pending === '') this.#article.remove();
+    if (this.#written === '') this.#article.remove();
     else this.#close('broken off');
   }
 
@@ -93,8 +97,21 @@ export class Entry {
   #draw() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
-    this.#written.appendData(this.#pending);
-    this.#pending = '';
+    for (const { source, text } of this.#pending) {
+      if (text === '') continue;
+      if (this.#last?.source === source) {
+        this.#last.node.appendData(text);
+        continue;
+      }
+      // Space before a word is not underlined.
+      const word = text.trimStart();
+      const node = document.createTextNode(word);
+      const element = piece(source);
+      element.append(node);
+      this.#text.append(text.slice(0, text.length - word.length), element);
+      this.#last = { source, node };
+    }
+    this.#pending = [];
     showEnd();
   }
 

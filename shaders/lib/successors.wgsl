@@ -3,7 +3,7 @@
 // Successors kept of a token; mirrored by `SUCCESSORS` in src/speculate/recycling.rs.
 const SUCCESSORS = 8u;
 
-// Mirrored by `SUCCESSOR_BYTES` in src/backend/gpu/drafting.rs.
+// Its size is in src/backend/gpu/drafting.rs.
 struct Successor {
   token: u32,   // plus one; 0 where nothing is known
   score: f32,   // processed logit, without noise

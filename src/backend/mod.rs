@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
@@ -117,6 +118,9 @@ pub trait Backend {
     /// The model it runs.
     fn config(&self) -> &ModelConfig;
 
+    /// What passes usually cost on such a machine, relative to each other.
+    fn usual_costs(&self) -> PassCosts;
+
     /// Positions there can be: the model's context, or less where memory is short.
     fn context_limit(&self) -> usize;
 
@@ -163,6 +167,13 @@ pub trait Backend {
     /// # Errors
     /// `InvalidOption` for more rows than a pass can have, `OutOfMemory`, `DeviceLost`.
     async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()>;
+
+    /// Runs a verification pass for each of `rows`, one behind the other, and returns their milliseconds by the device's own clock;
+    /// `None` where it has none.
+    ///
+    /// # Errors
+    /// As [`run_passes`](Self::run_passes).
+    async fn time_passes(&mut self, rows: &[usize], context: usize) -> Result<Option<Vec<f64>>>;
 
     /// Waits until everything submitted has run.
     async fn settle(&mut self) -> Result<()>;

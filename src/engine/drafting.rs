@@ -8,7 +8,8 @@ use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::DraftHeads;
-use crate::speculate::controller::{Controller, Observation, PassCosts, situation};
+use crate::speculate::controller::{Controller, Observation, situation};
+use crate::speculate::costs::{PassCosts, SIZES};
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources, ngram};
 
@@ -47,12 +48,16 @@ impl Drafters {
     }
 }
 
-/// Nodes of a grown tree where the caller does not say.
-pub const DEFAULT_MAX_NODES: usize = 16;
+/// Nodes of a grown tree where the caller does not say: as many as cost no more than this many plain passes.
+const MAX_PLAIN_PASSES: f64 = 4.0;
+/// And no more and no fewer than these.
+const DEFAULT_MAX_NODES: std::ops::RangeInclusive<usize> = 4..=16;
 /// Weight of the newest observation of a drafter's acceptance.
 const LEARNING: f32 = 0.03;
 /// Estimates stay this far from certainty, so that a drafter is never written off.
 const SURE: f32 = 0.98;
+/// A pass of one row that takes this long leaves a round trip of a few milliseconds little weight.
+const LONG_PASS_MS: f64 = 30.0;
 /// Records between two updates of what the device goes by.
 const CALIBRATION_INTERVAL: u32 = 16;
 
@@ -69,14 +74,38 @@ pub struct DraftControl {
 pub struct DraftTrack {
     /// Length of the n-gram match in the tree that the next record tells of.
     match_length: usize,
-    /// The situation each step in flight was submitted in.
-    submitted: VecDeque<usize>,
+    /// Steps in flight, oldest first.
+    submitted: VecDeque<Submitted>,
+    /// The situation that the step of the last record was submitted in.
+    situation: usize,
+    last_record_ms: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Submitted {
+    situation: usize,
+    rows: usize,
+    at_ms: f64,
 }
 
 impl DraftTrack {
     /// Steps in flight.
     pub fn in_flight(&self) -> usize {
         self.submitted.len()
+    }
+
+    /// Remembers a step as submitted.
+    pub fn submit(&mut self, rows: usize, now_ms: f64) {
+        self.submitted.push_back(Submitted { situation: situation(self.match_length), rows, at_ms: now_ms });
+    }
+
+    /// The record of the oldest step came. Returns that step's rows, and how long the device was at work on it; nothing for the
+    /// first step, which had to wait for the prompt.
+    pub fn record(&mut self, now_ms: f64) -> Option<(usize, f64)> {
+        let step = self.submitted.pop_front()?;
+        self.situation = step.situation;
+        let before_ms = self.last_record_ms.replace(now_ms)?;
+        Some((step.rows, now_ms - step.at_ms.max(before_ms)))
     }
 }
 
@@ -91,18 +120,27 @@ impl DraftControl {
         self.controller.costs()
     }
 
-    /// Rows of the next step, which is remembered as submitted.
-    pub fn submit(&self, track: &mut DraftTrack, plan: &DraftPlan) -> usize {
-        let situation = situation(track.match_length);
-        track.submitted.push_back(situation);
+    /// A step of `rows` rows took `ms`.
+    pub fn follow(&mut self, rows: usize, ms: f64) {
+        self.controller.follow(rows, ms);
+    }
+
+    /// Whether a step of so many rows should wait for the record under way, where records come back fast. Several rows are worth it only
+    /// while drafts are right, which that record will tell; with long passes, waiting for it costs less than rows in vain.
+    pub fn waits(&self, rows: usize, plan: &DraftPlan) -> bool {
+        rows > 1 && plan.shape == Shape::Grown && self.costs().ms()[0] >= LONG_PASS_MS
+    }
+
+    /// Rows of the next step as far as is known now.
+    pub fn rows(&self, track: &DraftTrack, plan: &DraftPlan) -> usize {
         match &plan.shape {
             _ if plan.nodes() == 1 => 1,
             Shape::Fixed(tree) => tree.len(),
-            Shape::Grown => self.controller.choose(situation, plan.nodes()),
+            Shape::Grown => self.controller.choose(situation(track.match_length), plan.nodes()),
         }
     }
 
-    /// Learns from the record of the oldest step in flight. Returns a new calibration when it is time to tell the device.
+    /// Learns from the record that `track` was just told of. Returns a new calibration when it is time to tell the device.
     pub fn observe(
         &mut self,
         track: &mut DraftTrack,
@@ -110,7 +148,6 @@ impl DraftControl {
         record: &StepRecord,
         stats: &mut DraftStats,
     ) -> Option<Calibration> {
-        let situation = track.submitted.pop_front().unwrap_or(0);
         let class = ngram::class(track.match_length);
         track.match_length = record.match_length;
         stats.record(record);
@@ -130,7 +167,7 @@ impl DraftControl {
         }
         let path: Vec<usize> = record.tokens.iter().map(|emitted| emitted.node).filter(|&node| node > 0).collect();
         self.controller.observe(&Observation {
-            situation,
+            situation: track.situation,
             path: &path,
             missed: record.missed,
             ended: record.finish.is_some(),
@@ -148,14 +185,21 @@ impl DraftControl {
 /// Drafters that need nothing but the text.
 const ALWAYS: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
 
-/// The drafting that options ask for, of a model that has these heads.
+/// The drafters that have something to work with, where the model has these heads.
+pub fn available(heads: Option<&DraftHeads>) -> Sources {
+    if heads.is_some() { ALWAYS.with(Source::Heads) } else { ALWAYS }
+}
+
+/// The drafting that options ask for, of a model that has these heads; `costs` is what passes cost here.
 ///
 /// # Errors
 /// `InvalidOption` for a drafter that has nothing to work with, for too many nodes, and for a fixed tree that nobody can fill.
-pub fn plan(options: &GenerateOptions, heads: Option<&DraftHeads>) -> Result<DraftPlan> {
-    let available = if heads.is_some() { ALWAYS.with(Source::Heads) } else { ALWAYS };
+pub fn plan(options: &GenerateOptions, heads: Option<&DraftHeads>, costs: &PassCosts) -> Result<DraftPlan> {
+    let available = available(heads);
     let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
-    let max_nodes = options.max_nodes.unwrap_or(DEFAULT_MAX_NODES);
+    let affordable = SIZES.iter().zip(costs.ms()).filter(|&(_, ms)| *ms <= MAX_PLAIN_PASSES * costs.ms()[0]);
+    let most = affordable.map(|(&rows, _)| rows).max().unwrap_or(1);
+    let max_nodes = options.max_nodes.unwrap_or(most.clamp(*DEFAULT_MAX_NODES.start(), *DEFAULT_MAX_NODES.end()));
     if !(1..=MAX_ROWS).contains(&max_nodes) {
         return invalid(format!("maxNodes must be from 1 to {MAX_ROWS}, found {max_nodes}"));
     }

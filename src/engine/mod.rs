@@ -4,13 +4,14 @@
 //! for the oldest record only. The engine is generic over the backend and knows no browser; what it needs of the platform is a
 //! clock.
 
+mod costs;
 mod drafting;
 mod pacing;
 mod session;
 mod stats;
 mod stop;
 
-pub use self::drafting::{DEFAULT_MAX_NODES, Drafters};
+pub use self::drafting::Drafters;
 use self::drafting::{DraftControl, DraftTrack};
 use self::pacing::Pacer;
 pub use self::session::{Chunk, Session};
@@ -20,17 +21,15 @@ use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, KvSlots, M
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
 use crate::sampling::SamplingParams;
+use crate::speculate::Sources;
 use crate::speculate::accept::AcceptRule;
-use crate::speculate::controller::PassCosts;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
 
 /// Steps in flight at most.
 pub const MAX_STEPS_IN_FLIGHT: usize = 32;
-
-/// Milliseconds that may be spent on measuring passes.
-const MEASURE_MS: f64 = 300.0;
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
@@ -130,25 +129,25 @@ pub struct Engine<B> {
     slots: KvSlots,
     pacer: Pacer,
     control: DraftControl,
+    measured: Vec<(usize, f64)>,
     clock: Clock,
 }
 
 impl<B: Backend> Engine<B> {
     /// An engine with an empty cache.
     pub fn new(backend: B, text: TextParts, clock: Clock) -> Self {
-        Self {
-            backend,
-            text,
-            slots: KvSlots::default(),
-            pacer: Pacer::default(),
-            control: DraftControl::new(PassCosts::from_measured(&[])),
-            clock,
-        }
+        let control = DraftControl::new(backend.usual_costs());
+        Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), control, measured: Vec::new(), clock }
     }
 
     /// The backend.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// Drafters that have something to work with.
+    pub fn drafters(&self) -> Sources {
+        drafting::available(self.backend.heads())
     }
 
     /// The backend, for passes outside a generation.
@@ -168,38 +167,36 @@ impl<B: Backend> Engine<B> {
         self.slots.roll_back(0);
     }
 
-    /// What passes cost, for choosing how many nodes one verifies. Until it is known, passes have one row.
+    /// What passes cost, for choosing how many nodes one verifies.
     pub fn set_costs(&mut self, costs: PassCosts) {
         self.control = DraftControl::new(costs);
     }
 
-    /// What passes cost here.
+    /// What passes cost here, as far as is known by now.
     pub fn costs(&self) -> &PassCosts {
         self.control.costs()
     }
 
-    /// Measures what passes cost, in a fraction of a second: sizes that would take longer are left to extrapolation.
+    /// Measures what passes cost. Sizes that would take longer than a fraction of a second are only estimated from the others.
     ///
     /// # Errors
     /// `OutOfMemory`, `DeviceLost`.
     pub async fn measure_costs(&mut self) -> Result<()> {
         self.forget();
-        let mut measured: Vec<(usize, f64)> = Vec::new();
-        let began_ms = (self.clock)();
-        for rows in [1, 4, 8, 2, 16] {
-            let spent_ms = (self.clock)() - began_ms;
-            let expected_ms = measured.first().map_or(0.0, |&(_, ms)| 2.0 * ms * rows as f64 / 2.0);
-            if measured.len() > 1 && spent_ms + expected_ms > MEASURE_MS {
-                continue;
-            }
-            // The first pass of a size may have a pipeline to compile.
-            self.backend.run_passes(rows, 1, 1).await?;
-            let pass_began_ms = (self.clock)();
-            self.backend.run_passes(rows, 1, 1).await?;
-            measured.push((rows, (self.clock)() - pass_began_ms));
-        }
-        self.set_costs(PassCosts::from_measured(&measured));
+        let measured = costs::measure(&mut self.backend, self.clock).await?;
+        self.set_measured(measured);
         Ok(())
+    }
+
+    /// Takes what an earlier [`measure_costs`](Self::measure_costs) found on the same device, as [`measured`](Self::measured) gave it.
+    pub fn set_measured(&mut self, measured: Vec<(usize, f64)>) {
+        self.set_costs(self.backend.usual_costs().measured(&measured));
+        self.measured = measured;
+    }
+
+    /// Milliseconds of passes as measured, by their number of rows.
+    pub fn measured(&self) -> &[(usize, f64)] {
+        &self.measured
     }
 
     /// The ids of a prompt.
@@ -232,7 +229,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
-        let draft = drafting::plan(options, self.backend.heads())?;
+        let draft = drafting::plan(options, self.backend.heads(), self.control.costs())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {
@@ -325,20 +322,32 @@ impl<B: Backend> Engine<B> {
         // A step emits at least one token, so more steps than missing tokens are never needed.
         let wanted = session.setup.max_tokens as usize - session.tokens.len();
         while session.track.in_flight() < depth.min(wanted) {
-            let rows = self.control.submit(&mut session.track, &session.setup.draft);
+            let rows = self.control.rows(&session.track, &session.setup.draft);
+            let may_wait =
+                session.fixed_depth.is_none() && depth <= pacing::FIRST_DEPTH && session.track.in_flight() > 0;
+            if may_wait && self.control.waits(rows, &session.setup.draft) {
+                break;
+            }
             self.backend.submit_step(rows).await?;
+            session.track.submit(rows, (self.clock)());
         }
         let record = self.backend.next_record().await?;
+        let now_ms = (self.clock)();
+        let took = session.track.record(now_ms);
+        // A record that comes back late tells nothing of the pass.
+        if let Some((rows, ms)) = took.filter(|_| depth <= pacing::FIRST_DEPTH) {
+            self.control.follow(rows, ms);
+        }
         let (track, stats) = (&mut session.track, &mut session.stats.draft);
         if let Some(calibration) = self.control.observe(track, &session.setup.draft, &record, stats) {
             self.backend.calibrate(&calibration);
         }
-        let now_ms = (self.clock)();
         if session.fixed_depth.is_none() {
             self.pacer.record(now_ms);
         }
-        session.stats.record(now_ms, depth);
-        Ok(self.take(session, &record))
+        let chunk = self.take(session, &record);
+        session.stats.record(now_ms, depth, chunk.tokens.len());
+        Ok(chunk)
     }
 
     /// Computes the next piece of the prompt, or, behind the last one, lets the first step decide. Returns whether it does.
@@ -369,11 +378,12 @@ impl<B: Backend> Engine<B> {
             self.slots.commit(&[session.root]);
             session.root = token;
             session.tokens.push(token);
+            session.stats.draft.tokens[source as usize] += 1;
             chunk.tokens.push(token);
             chunk.sources.push(source);
             let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
-            chunk.text += &session.stop.push(&piece);
+            chunk.pieces.push(session.stop.push(&piece));
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
                 break;
@@ -381,13 +391,16 @@ impl<B: Backend> Engine<B> {
         }
         if session.finish.is_none() && record.finish.is_some() {
             session.finish = record.finish;
-            let rest = session.decoder.finish();
-            chunk.text += &session.stop.push(&rest);
-            chunk.text += &session.stop.finish();
+            let mut rest = session.decoder.finish();
+            rest = session.stop.push(&rest) + &session.stop.finish();
+            if let Some(last) = chunk.pieces.last_mut() {
+                *last += &rest;
+            }
             if session.stop.found() {
                 session.finish = Some(FinishReason::Stop);
             }
         }
+        chunk.text = chunk.pieces.concat();
         session.text += &chunk.text;
         if session.finish.is_some() {
             self.end(session);

@@ -7,7 +7,7 @@
 use super::MAX_STEPS_IN_FLIGHT;
 
 /// Where the search begins: one step runs while another is read back.
-const FIRST_DEPTH: usize = 2;
+pub const FIRST_DEPTH: usize = 2;
 /// A deeper pipeline must be faster by this factor, or it only makes stopping slower.
 const WORTH: f64 = 1.15;
 

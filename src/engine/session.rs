@@ -4,7 +4,7 @@ use super::drafting::DraftTrack;
 use super::stats::GenerationStats;
 use super::stop::StopStrings;
 use crate::backend::{FinishReason, GenerationSetup};
-use crate::speculate::Source;
+use crate::speculate::{DraftPlan, Source};
 use crate::tokenizer::StreamDecoder;
 
 /// A piece of the text, as it comes.
@@ -16,6 +16,8 @@ pub struct Chunk {
     pub tokens: Vec<u32>,
     /// Who drafted each of them.
     pub sources: Vec<Source>,
+    /// What each of them added to the text: together they are `text`.
+    pub pieces: Vec<String>,
 }
 
 /// A generation that was started. It borrows nothing; the engine moves it on.
@@ -55,6 +57,11 @@ impl Session {
     /// Why it ended; `None` while it runs.
     pub fn finish(&self) -> Option<FinishReason> {
         self.finish
+    }
+
+    /// How it drafts and verifies.
+    pub fn draft(&self) -> &DraftPlan {
+        &self.setup.draft
     }
 
     /// Times and counts.

@@ -23,6 +23,8 @@ pub struct GenerationStats {
     started_ms: f64,
     first_ms: Option<f64>,
     last_ms: f64,
+    first_tokens: usize,
+    later_tokens: usize,
 }
 
 impl GenerationStats {
@@ -38,13 +40,21 @@ impl GenerationStats {
             started_ms,
             first_ms: None,
             last_ms: started_ms,
+            first_tokens: 0,
+            later_tokens: 0,
         }
     }
 
-    pub(super) fn record(&mut self, now_ms: f64, depth: usize) {
+    /// A record came, and `tokens` of it are part of the text.
+    pub(super) fn record(&mut self, now_ms: f64, depth: usize, tokens: usize) {
         self.passes += 1;
         self.steps_in_flight = self.steps_in_flight.max(depth);
-        self.first_ms.get_or_insert(now_ms);
+        if self.first_ms.is_none() {
+            self.first_ms = Some(now_ms);
+            self.first_tokens = tokens;
+        } else {
+            self.later_tokens += tokens;
+        }
         self.last_ms = now_ms;
     }
 
@@ -53,14 +63,26 @@ impl GenerationStats {
         self.dispatches_per_pass = counters.dispatches_per_pass;
     }
 
-    /// From the call to the first token: encoding, prefill, the first pass, and its way back.
+    /// From the call to the first record: encoding, prefill, the first pass, and its way back.
     pub fn prefill_ms(&self) -> f64 {
         self.first_ms.unwrap_or(self.last_ms) - self.started_ms
     }
 
-    /// From the first token to the last.
+    /// From the first record to the last.
     pub fn decode_ms(&self) -> f64 {
         self.last_ms - self.first_ms.unwrap_or(self.last_ms)
+    }
+
+    /// Tokens per second of [`decode_ms`](Self::decode_ms), in which the tokens of the first record have no part; 0 where there was
+    /// only one record.
+    pub fn tokens_per_second(&self) -> f64 {
+        let decode_ms = self.decode_ms();
+        if decode_ms > 0.0 { self.later_tokens as f64 / decode_ms * 1000.0 } else { 0.0 }
+    }
+
+    /// Tokens of the text per pass; 0 before the first.
+    pub fn tokens_per_pass(&self) -> f64 {
+        (self.first_tokens + self.later_tokens) as f64 / f64::from(self.passes.max(1))
     }
 }
 
@@ -81,9 +103,23 @@ pub struct DraftStats {
     pub rows: Vec<u8>,
     /// By drafter, in the order of [`Source::DRAFTERS`], and depth, from 1.
     pub acceptance: [Vec<Acceptance>; Source::DRAFTERS.len()],
+    /// Tokens of the text, by where they came from, in the order of [`Source::ALL`].
+    pub tokens: [u32; Source::ALL.len()],
 }
 
 impl DraftStats {
+    /// Rows of the passes in order, runs of equal ones as (rows, how many passes).
+    pub fn rows_per_step(&self) -> Vec<(u8, u32)> {
+        let mut runs: Vec<(u8, u32)> = Vec::new();
+        for &rows in &self.rows {
+            match runs.last_mut() {
+                Some((last, count)) if *last == rows => *count += 1,
+                _ => runs.push((rows, 1)),
+            }
+        }
+        runs
+    }
+
     pub(super) fn record(&mut self, record: &StepRecord) {
         self.rows.push(record.rows as u8);
         for (depth, emitted) in record.tokens.iter().enumerate() {
@@ -96,5 +132,42 @@ impl DraftStats {
                 by_depth[depth].accepted += u32::from(emitted.source == source);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Emitted;
+    use crate::speculate::Sources;
+
+    #[test]
+    fn the_rate_leaves_out_what_the_first_record_brought() {
+        let mut stats = GenerationStats::new(3, 0, 100.0);
+        assert_eq!((stats.tokens_per_second(), stats.tokens_per_pass()), (0.0, 0.0));
+        stats.record(600.0, 2, 5);
+        assert_eq!((stats.tokens_per_second(), stats.tokens_per_pass()), (0.0, 5.0));
+        stats.record(700.0, 2, 1);
+        stats.record(800.0, 2, 3);
+        assert_eq!((stats.prefill_ms(), stats.decode_ms()), (500.0, 200.0));
+        assert_eq!((stats.tokens_per_second(), stats.tokens_per_pass()), (20.0, 3.0));
+    }
+
+    #[test]
+    fn acceptance_is_counted_by_drafter_and_depth() {
+        let both = Sources::NONE.with(Source::NGram).with(Source::Recycling);
+        let emitted = |source, offered| Emitted { token: 0, source, node: 0, offered };
+        let record = StepRecord {
+            tokens: vec![emitted(Source::NGram, both), emitted(Source::Model, Sources::NONE.with(Source::NGram))],
+            rows: 4,
+            ..StepRecord::default()
+        };
+        let mut stats = DraftStats::default();
+        stats.record(&record);
+        stats.record(&StepRecord { rows: 1, ..StepRecord::default() });
+        stats.record(&StepRecord { rows: 1, ..StepRecord::default() });
+        let seen = |offered, accepted| Acceptance { offered, accepted };
+        assert_eq!(stats.acceptance, [vec![], vec![seen(1, 1), seen(1, 0)], vec![seen(1, 0)]]);
+        assert_eq!(stats.rows_per_step(), [(4, 1), (1, 2)]);
     }
 }

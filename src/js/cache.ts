@@ -27,6 +27,8 @@ export interface CachedFile {
 interface Entry extends Version {
   url: string;
   sha256?: string;
+  /** What is remembered with this version of the file. */
+  note?: unknown;
 }
 
 /** Parts of the file system interface that TypeScript's page library lacks. */
@@ -89,6 +91,18 @@ export class ModelCache {
   /** Record what is being downloaded, so that it can be resumed. */
   async setVersion(url: string, version: Version): Promise<void> {
     await this.#record(entryName(url), { ...version, url }).catch(ignoreLoss);
+  }
+
+  /** What was remembered with a file. Whoever asks must check it: a record may have been changed by anything on this origin. */
+  async note(url: string): Promise<unknown> {
+    return (await this.#entry(entryName(url)))?.note;
+  }
+
+  /** Remember something, as JSON, until the file is deleted or another version of it comes. */
+  async setNote(url: string, note: unknown): Promise<void> {
+    const name = entryName(url);
+    const entry = await this.#entry(name);
+    if (entry !== undefined) await this.#record(name, { ...entry, note }).catch(ignoreLoss);
   }
 
   /** A small file, whole. */

@@ -6,6 +6,7 @@
  */
 import * as generatedCore from './core/core.js';
 import type { Generation as CoreGeneration, Model as CoreModel } from './core/core.js';
+import { newCosts, readCosts } from './costs.js';
 import { DraftreeError, asDraftreeError, errorData } from './errors.js';
 import { unexpected } from './protocol.js';
 import type { Answers, Call, FromHost, GenerateRequest, LoadRequest, ToHost } from './protocol.js';
@@ -82,13 +83,18 @@ export class Host {
       ]);
       try {
         const { contextLength } = request;
-        const model = await this.#core.Model.load(source, heads, contextLength === undefined ? {} : { contextLength }, report);
+        const knownCosts = readCosts(await source.notes?.read());
+        const options = { ...(contextLength !== undefined && { contextLength }), ...(knownCosts && { knownCosts }) };
+        const model = await this.#core.Model.load(source, heads, options, report);
         if (abort.signal.aborted) {
           model.free();
           throw new DraftreeError('aborted', 'the load was stopped');
         }
         this.#model = model;
-        return model.info();
+        const info: ModelInfo = model.info();
+        const costs = newCosts(info, knownCosts);
+        if (costs !== undefined) await source.notes?.write(costs);
+        return info;
       } finally {
         source.close();
         if (typeof heads === 'object') heads?.close();

@@ -8,14 +8,17 @@ export type { Generation } from './generation.js';
 export { load } from './model.js';
 export type { Model } from './model.js';
 export type { CachedFile } from './cache.js';
-export type { GenerateOptions, LoadOptions, Message, ModelSource, Prompt } from './options.js';
+export type { AcceptRule, Drafter, GenerateOptions, LoadOptions, Message, ModelSource, Prompt, TreeShape } from './options.js';
 export type {
   AdapterInfo,
+  DepthAcceptance,
+  DraftStats,
   FinishReason,
   GenerationChunk,
   GenerationResult,
   GenerationStats,
   LoadProgress,
   ModelInfo,
+  TokenSource,
   Usage,
 } from './results.js';

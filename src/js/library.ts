@@ -15,6 +15,12 @@ import type { StoredFile } from './storage.js';
 /** Reports bytes of one file. */
 export type FileProgress = (loaded: number, total: number | undefined) => void;
 
+/** What is remembered with a file of the cache. Where nothing is cached, nothing is remembered. */
+export interface Notes {
+  read(): Promise<unknown>;
+  write(note: unknown): Promise<void>;
+}
+
 /** The files of the network and the cache, for the length of one load. */
 export class Library {
   readonly #cache: ModelCache | undefined;
@@ -85,6 +91,14 @@ export class Library {
     } finally {
       partial.close();
     }
+  }
+
+  /** What is remembered with a large file, once it is here. */
+  notes(url: string): Notes {
+    return {
+      read: async () => this.#cache?.note(url),
+      write: async (note) => this.#cache?.setNote(url, note),
+    };
   }
 
   /** The cached file, unless the server says that it has another by now. */

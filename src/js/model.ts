@@ -126,7 +126,10 @@ export class Model {
     return this.#channel.call({ method: 'applyChatTemplate', messages: checkMessages(messages), addGenerationPrompt });
   }
 
-  /** Forget what was written so far, so that the next generation starts from an empty context. Only its speed is affected. */
+  /**
+   * Forget what was written so far, so that the next generation starts from an empty context. Only its speed is affected. What drafters
+   * learnt of the model stays.
+   */
   async reset(): Promise<void> {
     await this.#channel.call({ method: 'reset' });
   }

@@ -32,6 +32,33 @@ export type ModelSource = string | URL | File | File[];
  */
 export type HeadsSource = string | URL | File;
 
+/**
+ * What guesses the next tokens, for one pass of the model to verify: `medusa`, draft heads that were trained for the model and loaded with
+ * it; `ngram`, what followed the last words when they stood in the text before; `recycling`, what passes of the model held likely after
+ * a token, kept from one generation to the next.
+ */
+export type Drafter = 'medusa' | 'ngram' | 'recycling';
+
+/**
+ * The shape of the trees of guesses: `'auto'`, grown so that the likeliest guesses are verified; `'dense:4,3,2'`, four children of the root
+ * with three children each, and so on; or a list of rank paths, where `[0, 2]` is the third-best child of the best child of the root and
+ * every parent must be listed too. A tree has at most 63 nodes besides the root.
+ */
+export type TreeShape = 'auto' | `dense:${string}` | number[][];
+
+/**
+ * Which guesses count. With `'exact'`, those that the model chooses itself: the text is that of plain decoding, token for token.
+ * With `'rejection'`, those of speculative sampling (Leviathan et al. 2023): another text than that of plain decoding with the same seed,
+ * drawn from the same distribution. The others are lossy: `typical` takes guesses that are likely enough where the model itself is unsure
+ * (Cai et al. 2024; by default `epsilon` 0.09, `alpha` 0.3), `topK` those among the `k` best whose score is within `tolerance` of the
+ * best (Xia et al. 2023).
+ */
+export type AcceptRule =
+  | 'exact'
+  | 'rejection'
+  | { typical: { epsilon?: number; alpha?: number } }
+  | { topK: { k?: number; tolerance?: number } };
+
 /** Options of `load`. */
 export interface LoadOptions {
   /** Called as the load advances, at most about twenty times a second and once at the end of each stage. */
@@ -89,10 +116,17 @@ export interface GenerateOptions {
   stop?: string | string[];
   /** Write on after an end token. Default `false`. */
   ignoreEos?: boolean;
-  /** Which drafters guess ahead. Only plain decoding exists so far: `'none'` and `'auto'` are the same. */
-  draft?: 'none' | 'auto';
-  /** Which guesses count. `'exact'` (default): only those that plain decoding would have written. */
-  accept?: 'exact';
+  /**
+   * Who guesses ahead: `'auto'` (default), every drafter that has something to work with and as many guesses as pay; `'none'`, plain
+   * decoding; one drafter; or several, whose guesses are merged into one tree. Unless `accept` says otherwise only speed depends on it.
+   */
+  draft?: 'auto' | 'none' | Drafter | Drafter[];
+  /** The shape of the trees of guesses. `'auto'` (default) chooses it anew in every step; others are verified whole in every step. */
+  tree?: TreeShape;
+  /** Nodes of an `'auto'` tree at most, the root included, from 1 to 64. Default 16. Fewer are verified where more do not pay. */
+  maxNodes?: number;
+  /** Which guesses count. Default `'exact'`. */
+  accept?: AcceptRule;
   /** Overrides the number given to `load` for this generation. */
   stepsInFlight?: number;
   /** Stops the generation: reading it throws, and its result rejects, with code `aborted`. The model stays usable. */
@@ -116,6 +150,35 @@ const oneOf = (...values: readonly unknown[]): Check =>
   expect(values.map((value) => JSON.stringify(value)).join(' or '), (value) => values.includes(value));
 
 const boolean = oneOf(true, false);
+
+const drafters: readonly Drafter[] = ['medusa', 'ngram', 'recycling'];
+
+/** One name, or a list of drafters; what is no name is told the nearest one. */
+const draft: Check = (value) => {
+  const isList = Array.isArray(value) && value.length > 0;
+  const known: readonly string[] = isList ? drafters : ['auto', 'none', ...drafters];
+  const unknown = (isList ? value : [value]).filter((name) => !known.includes(name));
+  if (unknown.length === 0) return undefined;
+  const nearest = typeof unknown[0] === 'string' ? nearestName(unknown[0], known) : undefined;
+  const hint = nearest === undefined ? '' : ` (${show(unknown[0])}: did you mean "${nearest}"?)`;
+  return `"auto", "none", or one or a list of "${drafters.join('", "')}"${hint}`;
+};
+
+const tree = expect('"auto", "dense:" with counts as in "dense:4,3,2", or an array of rank paths as in [[0], [0, 0], [1]]', (value) =>
+  Array.isArray(value)
+    ? value.length > 0 && value.every((path) => Array.isArray(path) && path.length > 0 && path.every(isIndex))
+    : typeof value === 'string' && /^(auto|dense:\d+(,\d+)*)$/.test(value),
+);
+
+const accept = expect(
+  '"exact", "rejection", { typical: { epsilon, alpha } } or { topK: { k, tolerance } }',
+  (value) =>
+    value === 'exact' ||
+    value === 'rejection' ||
+    (isObject(value) &&
+      Object.keys(value).length === 1 &&
+      (isNumbers(value['typical'], ['epsilon', 'alpha']) || isNumbers(value['topK'], ['k', 'tolerance']))),
+);
 
 const url = expect('a URL', (value) => typeof value === 'string' || value instanceof URL);
 
@@ -146,8 +209,10 @@ const generateChecks: { [name in keyof Required<GenerateOptions>]: Check } = {
   seed: wholeNumber(0),
   stop: expect('a non-empty string or an array of them', (value) => isText(value) || (Array.isArray(value) && value.every(isText))),
   ignoreEos: boolean,
-  draft: oneOf('none', 'auto'),
-  accept: oneOf('exact'),
+  draft,
+  tree,
+  maxNodes: number('a whole number from 1 to 64', (value) => Number.isInteger(value) && value >= 1 && value <= 64),
+  accept,
   stepsInFlight: wholeNumber(1),
   signal: abortSignal,
 };
@@ -213,6 +278,15 @@ function isHeadsSource(value: unknown): boolean {
 
 function isText(value: unknown): boolean {
   return typeof value === 'string' && value !== '';
+}
+
+function isIndex(value: unknown): boolean {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+/** Whether a value is an object of numbers from 0 under some of these names. */
+function isNumbers(value: unknown, names: readonly string[]): boolean {
+  return isObject(value) && Object.entries(value).every(([name, each]) => names.includes(name) && Number.isFinite(each) && (each as number) >= 0);
 }
 
 function isLogitBias(value: unknown): boolean {

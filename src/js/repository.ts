@@ -8,6 +8,7 @@ import { DraftreeError } from './errors.js';
 import { HttpError } from './download.js';
 import type { RemoteFile } from './download.js';
 import { Library } from './library.js';
+import type { Notes } from './library.js';
 import type { LoadProgress } from './results.js';
 import { headsBeside, isHeadFile } from './source.js';
 import type { HeadsDescription, SourceDescription } from './source.js';
@@ -22,6 +23,8 @@ export interface ByteSource {
 
 /** A model's files as the core reads them; to be closed when it has. */
 export interface OpenSource extends ByteSource {
+  /** What is remembered with the model; nothing for files of the user's. */
+  notes?: Notes;
   close(): void;
 }
 
@@ -84,8 +87,11 @@ export async function openModel(
   const opened = ({ here }: Found, from: number, to: number): OpenSource =>
     byteSource([...here, ...fetched.slice(from, to).filter((file) => file !== undefined)]);
   const end = model.weights.length;
+  // The last file has weights; the tokenizer, which models may share, comes first.
+  const last = model.weights.filter(({ name }) => !isHeadFile(name)).at(-1);
+  const notes = last && context.library.notes(last.remote.url);
   return {
-    model: opened(model, 0, end),
+    model: { ...opened(model, 0, end), ...(notes && { notes }) },
     heads: heads === null || heads === 'auto' ? heads : opened(own, end, fetched.length),
   };
 }

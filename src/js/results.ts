@@ -1,13 +1,21 @@
 /**
  * What the package gives back: plain data, produced by the wasm core and passed through unchanged.
  */
+import type { Drafter } from './options.js';
 
-/** A piece of a running generation. */
+/** Where a token came from: chosen by the model with no guess to confirm it (`plain`), or guessed by a drafter and confirmed. */
+export type TokenSource = 'plain' | Drafter;
+
+/** A piece of a running generation: what one pass of the model came to. */
 export interface GenerationChunk {
   /** Text that is final: it never splits a character, and the texts of all chunks together are the text of the result. */
   text: string;
   /** The tokens this chunk adds. Their text may arrive with a later chunk when it ends inside a character. */
   tokens: number[];
+  /** Where each token came from. The last one of a pass is always `plain`, unless the text ends before it. */
+  sources: TokenSource[];
+  /** What each token added to `text`: joined, they are the text. */
+  pieces: string[];
 }
 
 /** Why a generation ended. */
@@ -30,15 +38,43 @@ export interface Usage {
   reusedPromptTokens: number;
 }
 
+/** How a drafter fared at one depth of its trees. */
+export interface DepthAcceptance {
+  /** 1 for what follows the last token of the text. */
+  depth: number;
+  /** Passes that came this far and had a guess of this drafter to go on with. */
+  offered: number;
+  /** Those where a guess of this drafter was right. */
+  accepted: number;
+}
+
+/** What drafting came to in a generation. */
+export interface DraftStats {
+  /** Who guessed ahead; nobody in plain decoding. */
+  drafters: Drafter[];
+  /** Whether trees were grown (`auto`) or had the same shape in every step (`fixed`). */
+  tree: 'auto' | 'fixed';
+  /** Nodes that a tree could have, the root included. */
+  maxNodes: number;
+  /** Rows (nodes of the tree, the root included) of the passes in order, equal ones in a row as `[rows, passes]`. */
+  rowsPerStep: [rows: number, passes: number][];
+  /** By drafter, from depth 1. */
+  acceptance: { [drafter in Drafter]?: DepthAcceptance[] };
+  /** Written tokens by where they came from. */
+  tokensBySource: Record<TokenSource, number>;
+  /** Milliseconds of a pass by its number of rows, as measured when the model was loaded, or on an earlier visit. */
+  passMs: Record<string, number>;
+}
+
 /** Measurements of a generation. Times are milliseconds of wall clock. */
 export interface GenerationStats {
-  /** From the call until the prompt was processed. */
+  /** From the call until the results of the first pass were known: the prompt, and that pass. */
   prefillMs: number;
-  /** From the end of the prompt until the last token. */
+  /** From there to the results of the last pass. */
   decodeMs: number;
-  /** From the call until the first token was known to the CPU. */
+  /** From the call until the first token was known to the CPU: the same as `prefillMs`. */
   timeToFirstTokenMs: number;
-  /** Written tokens per second of `decodeMs`. */
+  /** Written tokens per second of `decodeMs`, without those of the first pass. 0 where one pass wrote them all. */
   tokensPerSecond: number;
   /** Decode passes of the model; the prompt's are not counted. */
   passes: number;
@@ -54,6 +90,8 @@ export interface GenerationStats {
   peakWasmBytes: number;
   /** Time the core took to bring the weights to the GPU, without the download. */
   loadMs: number;
+  /** What drafting came to. */
+  draft: DraftStats;
   /** What is not as it should be, though the text is right. */
   warnings: string[];
 }
@@ -104,6 +142,12 @@ export interface ModelInfo {
   loadMs: number;
   /** Bytes of weights in GPU memory, those of draft heads among them. */
   weightBytes: number;
+  /** Who can guess ahead for this model: what `draft: 'auto'` merges. */
+  drafters: Drafter[];
+  /** Milliseconds of a pass by its number of rows on this device: what decides how many guesses a pass verifies. */
+  passMs: Record<string, number>;
+  /** The version of this package. */
+  version: string;
   /** The draft heads, where there are some. */
   heads?: HeadsInfo;
 }

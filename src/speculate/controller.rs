@@ -10,10 +10,8 @@
 //! large enough, so it begins hopeful and slowly forgets, which has larger trees tried again now and then. Both are kept per
 //! *situation*: the length of the n-gram match, as far as it is known when a step is submitted.
 
+use super::costs::{PassCosts, SIZES};
 use super::ngram;
-
-/// Sizes of passes, the edges of the register tiles.
-pub const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Situations that are told apart: no n-gram match, and one for each class of match lengths.
 const SITUATIONS: usize = ngram::CLASSES + 1;
@@ -24,48 +22,7 @@ const FORGETTING: f64 = 0.002;
 /// A larger pass must promise this much more than a plain one.
 const MARGIN: f64 = 1.03;
 /// The prior of f, by situation.
-const FIRST_PRIOR: [f64; SITUATIONS] = [0.1, 0.2, 0.4, 0.55, 0.7, 0.8, 0.9];
-
-/// Milliseconds of a pass at each of [`SIZES`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PassCosts {
-    /// In the order of [`SIZES`]; infinite where the device or the plan allows no such pass.
-    pub ms: [f64; SIZES.len()],
-}
-
-impl PassCosts {
-    /// Costs from some measured sizes; those between and above are interpolated and continued linearly.
-    pub fn from_measured(measured: &[(usize, f64)]) -> Self {
-        let mut points: Vec<(usize, f64)> =
-            measured.iter().copied().filter(|&(_, ms)| ms.is_finite() && ms > 0.0).collect();
-        points.sort_by_key(|&(rows, _)| rows);
-        let mut ms = [f64::INFINITY; SIZES.len()];
-        for (ms, &rows) in ms.iter_mut().zip(&SIZES) {
-            *ms = interpolate(&points, rows);
-        }
-        Self { ms }
-    }
-}
-
-/// Milliseconds of `rows` rows on the line through the two points around it, or the last two.
-fn interpolate(points: &[(usize, f64)], rows: usize) -> f64 {
-    match points {
-        [] => {
-            if rows == 1 {
-                1.0
-            } else {
-                f64::INFINITY
-            }
-        }
-        &[(only, ms)] => ms * (rows as f64 / only as f64).max(1.0),
-        _ => {
-            let above = points.iter().position(|&(known, _)| known >= rows).unwrap_or(points.len() - 1).max(1);
-            let ((a, ms_a), (b, ms_b)) = (points[above - 1], points[above]);
-            let slope = (ms_b - ms_a).max(0.0) / (b - a).max(1) as f64;
-            (ms_b - slope * (b as f64 - rows as f64)).max(ms_a.min(ms_b))
-        }
-    }
-}
+const FIRST_PRIOR: [f64; SITUATIONS] = [0.1, 0.1, 0.25, 0.4, 0.6, 0.75, 0.85];
 
 /// What one step showed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,18 +74,24 @@ impl Controller {
 
     /// Rows for the next pass: at most `limit`.
     pub fn choose(&self, situation: usize, limit: usize) -> usize {
-        let plain = 1.0 / self.costs.ms[0];
+        let ms = self.costs.ms();
+        let plain = 1.0 / ms[0];
         let mut best = (plain * MARGIN, 1);
         for size in 1..SIZES.len() {
             if SIZES[size - 1] >= limit {
                 break;
             }
-            let rate = self.expected_tokens(situation, size) / self.costs.ms[size];
+            let rate = self.expected_tokens(situation, size) / ms[size];
             if rate > best.0 {
                 best = (rate, SIZES[size].min(limit));
             }
         }
         best.1
+    }
+
+    /// A step of `rows` rows took `ms`.
+    pub fn follow(&mut self, rows: usize, ms: f64) {
+        self.costs.follow(rows, ms);
     }
 
     /// Learns from a step.
@@ -184,7 +147,7 @@ mod tests {
 
     /// The software adapter of the tests: a row costs nearly as much as the first.
     fn costs() -> PassCosts {
-        PassCosts::from_measured(&[(1, 100.0), (4, 180.0), (8, 270.0)])
+        PassCosts::new([100.0, 127.0, 180.0, 270.0, 450.0, 810.0, 1530.0])
     }
 
     fn run(
@@ -202,19 +165,9 @@ mod tests {
             let missed = (right >= rows).then_some(rows);
             controller.observe(&Observation { situation, path: &visited, missed, ended: false });
             tokens += visited.len() + 1;
-            ms += controller.costs().ms[size];
+            ms += controller.costs().ms()[size];
         }
-        tokens as f64 / ms * controller.costs().ms[0]
-    }
-
-    #[test]
-    fn costs_between_the_measured_sizes_lie_on_the_line_through_them() {
-        let costs = costs().ms;
-        let expected = [100.0, 100.0 + 80.0 / 3.0, 180.0, 270.0, 450.0, 810.0, 1530.0];
-        assert!(costs.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{costs:?}");
-        assert_eq!(PassCosts::from_measured(&[(1, 5.0)]).ms[3], 40.0);
-        assert_eq!(PassCosts::from_measured(&[]).ms[0], 1.0);
-        assert!(PassCosts::from_measured(&[(4, f64::NAN)]).ms[1].is_infinite());
+        tokens as f64 / ms * controller.costs().ms()[0]
     }
 
     #[test]

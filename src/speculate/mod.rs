@@ -2,10 +2,11 @@
 //!
 //! [`tree`] is what a pass verifies. Drafters ([`heads`], [`ngram`], [`recycling`]) each propose what may follow a node; [`grow`] is the one
 //! builder that merges their proposals into the next tree, best first or in a fixed [`shape`]; [`accept`] walks the verified
-//! tree. [`controller`] decides how many nodes a pass is worth. Plain decoding is the tree of one node.
+//! tree. [`controller`] decides how many nodes a pass is worth, by what it [`costs`]. Plain decoding is the tree of one node.
 
 pub mod accept;
 pub mod controller;
+pub mod costs;
 pub mod grow;
 pub mod heads;
 pub mod ngram;
@@ -130,6 +131,6 @@ pub struct Calibration {
 
 impl Default for Calibration {
     fn default() -> Self {
-        Self { ngram: [0.2, 0.4, 0.55, 0.7, 0.8, 0.9], recycling: 0.5 }
+        Self { ngram: [0.1, 0.25, 0.4, 0.6, 0.75, 0.85], recycling: 0.4 }
     }
 }

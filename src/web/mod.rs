@@ -28,6 +28,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::stream_heads;
 use crate::model::weights::layouts;
 use crate::model::{Checkpoint, HeadFile, stream_weights};
+use crate::speculate::Source;
 
 type Slot<T> = Rc<RefCell<Option<T>>>;
 type GpuEngine = Engine<GpuBackend>;
@@ -178,7 +179,7 @@ impl Model {
                 engine: Rc::clone(&self.engine),
                 generating: Rc::clone(&self.generating),
                 session: Rc::new(RefCell::new(Some(session))),
-                model: Rc::clone(&self.info),
+                info: Rc::clone(&self.info),
             }),
             Err(e) => {
                 self.generating.set(false);
@@ -204,7 +205,7 @@ pub struct Generation {
     engine: Slot<GpuEngine>,
     generating: Rc<Cell<bool>>,
     session: Slot<Session>,
-    model: Rc<ModelInfo>,
+    info: Rc<ModelInfo>,
 }
 
 #[wasm_bindgen]
@@ -232,7 +233,7 @@ impl Generation {
     pub fn result(&self) -> std::result::Result<JsValue, JsValue> {
         let session = self.session.borrow();
         let result =
-            session.as_ref().ok_or_else(busy).and_then(|session| types::to_js(&ResultDto::new(session, &self.model)));
+            session.as_ref().ok_or_else(busy).and_then(|session| types::to_js(&ResultDto::new(session, &self.info)));
         result.js()
     }
 
@@ -332,7 +333,12 @@ async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Op
         info.adapter.description = adapter;
     }
     let mut engine = Engine::new(backend, text, clock::now_ms);
-    engine.measure_costs().await?;
+    match options.known_costs.and_then(|known| known.measured(&info.adapter.description)) {
+        Some(measured) => engine.set_measured(measured),
+        None => engine.measure_costs().await?,
+    }
+    info.drafters = engine.drafters().iter().map(Source::name).collect();
+    info.pass_ms = engine.measured().iter().map(|&(rows, ms)| (rows.to_string(), ms)).collect();
     info.load_ms = clock::now_ms() - began_ms;
     Ok(Model { engine: Rc::new(RefCell::new(Some(engine))), generating: Rc::default(), info: Rc::new(info) })
 }
@@ -361,6 +367,9 @@ impl ModelInfo {
             adapter: AdapterInfo::new(backend),
             weight_bytes: backend.weight_bytes(),
             load_ms: 0.0,
+            drafters: Vec::new(),
+            pass_ms: types::Numbers::new(),
+            version: types::VERSION,
             heads: backend.heads().map(HeadsInfo::from),
         }
     }

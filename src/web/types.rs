@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 
 use super::errors::from_js;
-use crate::engine::{Chunk, Drafters, GenerateOptions, Prompt, Session};
+use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
-use crate::speculate::Source;
+use crate::speculate::costs::SIZES;
 use crate::speculate::shape::{RankTree, Shape};
+use crate::speculate::{Source, Sources};
 use crate::tokenizer::Message;
 
 /// A plain object of `value`.
@@ -29,7 +30,37 @@ pub fn to_js(value: &impl Serialize) -> Result<JsValue> {
 pub struct LoadOptions {
     /// Cap of the context length, in tokens.
     pub context_length: Option<usize>,
+    /// What passes cost when this model was loaded before.
+    pub known_costs: Option<KnownCosts>,
 }
+
+/// Numbers by name or, as JavaScript has them, by number.
+pub type Numbers = BTreeMap<String, f64>;
+
+/// Costs of passes as an earlier load measured them. They hold for one version of this package on one adapter.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KnownCosts {
+    version: String,
+    adapter: String,
+    pass_ms: Numbers,
+}
+
+impl KnownCosts {
+    /// The milliseconds by rows, if they were measured by this version on this adapter, and say enough to go by.
+    pub fn measured(self, adapter: &str) -> Option<Vec<(usize, f64)>> {
+        let measured: Option<Vec<(usize, f64)>> =
+            self.pass_ms.iter().map(|(rows, &ms)| Some((rows.parse().ok()?, ms))).collect();
+        measured.filter(|measured| {
+            let sound = |&(rows, ms): &(usize, f64)| SIZES.contains(&rows) && ms.is_finite() && ms > 0.0;
+            let enough = measured.len() > 1 && measured.iter().any(|&(rows, _)| rows == 1);
+            self.version == VERSION && self.adapter == adapter && enough && measured.iter().all(sound)
+        })
+    }
+}
+
+/// The version of this package.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Progress of a load.
 #[derive(Debug, Serialize)]
@@ -83,7 +114,7 @@ struct Options {
     repetition_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
-    logit_bias: Option<BTreeMap<String, f32>>,
+    logit_bias: Option<Numbers>,
     seed: Option<f64>,
     stop: Option<OneOrMany>,
     ignore_eos: Option<bool>,
@@ -140,7 +171,7 @@ impl Options {
             .unwrap_or_default()
             .into_iter()
             .map(|(token, bias)| match token.parse() {
-                Ok(token) => Ok((token, bias)),
+                Ok(token) => Ok((token, bias as f32)),
                 Err(_) => invalid(&format!("logitBias: keys are token ids, found {token:?}")),
             })
             .collect::<Result<Vec<_>>>()?;
@@ -191,12 +222,13 @@ pub struct ChunkDto {
     text: String,
     tokens: Vec<u32>,
     sources: Vec<&'static str>,
+    pieces: Vec<String>,
 }
 
 impl From<Chunk> for ChunkDto {
     fn from(chunk: Chunk) -> Self {
         let sources = chunk.sources.into_iter().map(Source::name).collect();
-        Self { text: chunk.text, tokens: chunk.tokens, sources }
+        Self { text: chunk.text, tokens: chunk.tokens, sources, pieces: chunk.pieces }
     }
 }
 
@@ -235,17 +267,57 @@ struct Stats {
     steps_in_flight: usize,
     peak_wasm_bytes: usize,
     load_ms: f64,
+    draft: Draft,
     warnings: Vec<String>,
 }
 
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Draft {
+    drafters: Vec<&'static str>,
+    tree: &'static str,
+    max_nodes: usize,
+    rows_per_step: Vec<(u8, u32)>,
+    acceptance: BTreeMap<&'static str, Vec<DepthDto>>,
+    tokens_by_source: Numbers,
+    pass_ms: Numbers,
+}
+
+#[derive(Debug, Serialize)]
+struct DepthDto {
+    depth: usize,
+    offered: u32,
+    accepted: u32,
+}
+
+impl Draft {
+    fn new(session: &Session, pass_ms: &Numbers) -> Self {
+        let (plan, stats) = (session.draft(), &session.stats().draft);
+        let drafters = || if plan.nodes() > 1 { plan.sources } else { Sources::NONE }.iter();
+        let by_depth = |source: Source| {
+            let depths = stats.acceptance[source as usize - 1].iter().zip(1..);
+            depths.map(|(&Acceptance { offered, accepted }, depth)| DepthDto { depth, offered, accepted }).collect()
+        };
+        Self {
+            drafters: drafters().map(Source::name).collect(),
+            tree: if plan.shape == Shape::Grown { "auto" } else { "fixed" },
+            max_nodes: plan.nodes(),
+            rows_per_step: stats.rows_per_step(),
+            acceptance: drafters().map(|source| (source.name(), by_depth(source))).collect(),
+            tokens_by_source: Source::ALL
+                .iter()
+                .map(|&s| (s.name().to_owned(), stats.tokens[s as usize].into()))
+                .collect(),
+            pass_ms: pass_ms.clone(),
+        }
+    }
+}
+
 impl ResultDto {
-    /// The state of a session of this model.
-    pub fn new(session: &Session, model: &ModelInfo) -> Self {
+    /// The state of a session.
+    pub fn new(session: &Session, info: &ModelInfo) -> Self {
         let stats = session.stats();
         let (prompt, tokens) = (session.prompt().len(), session.tokens().len());
-        let decode_ms = stats.decode_ms();
-        // The first token is prefill's; the rest took decode_ms.
-        let rate = if decode_ms > 0.0 { (tokens.saturating_sub(1)) as f64 / decode_ms * 1000.0 } else { 0.0 };
         Self {
             text: session.text().to_owned(),
             tokens: session.tokens().to_vec(),
@@ -259,17 +331,18 @@ impl ResultDto {
             },
             stats: Stats {
                 prefill_ms: stats.prefill_ms(),
-                decode_ms,
+                decode_ms: stats.decode_ms(),
                 time_to_first_token_ms: stats.prefill_ms(),
-                tokens_per_second: rate,
+                tokens_per_second: stats.tokens_per_second(),
                 passes: stats.passes,
-                tokens_per_pass: if stats.passes == 0 { 0.0 } else { tokens as f64 / f64::from(stats.passes) },
+                tokens_per_pass: stats.tokens_per_pass(),
                 dispatches_per_pass: stats.dispatches_per_pass,
                 submits: stats.submits,
                 steps_in_flight: stats.steps_in_flight,
                 peak_wasm_bytes: peak_wasm_bytes(),
-                load_ms: model.load_ms,
-                warnings: model.heads.iter().filter_map(|heads| heads.warning.clone()).collect(),
+                load_ms: info.load_ms,
+                draft: Draft::new(session, &info.pass_ms),
+                warnings: info.heads.iter().filter_map(|heads| heads.warning.clone()).collect(),
             },
         }
     }
@@ -297,6 +370,9 @@ pub struct ModelInfo {
     pub adapter: AdapterInfo,
     pub weight_bytes: u64,
     pub load_ms: f64,
+    pub drafters: Vec<&'static str>,
+    pub pass_ms: Numbers,
+    pub version: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heads: Option<HeadsInfo>,
 }

@@ -284,6 +284,58 @@ for (const browserName of browserNames) {
       assert.ok((await loadOnce()).stages.includes('download'));
     }));
 
+    test('what passes cost is measured once, and again when the record is of no use', inPage(async () => {
+      const seen = await page.evaluate(async (model) => {
+        const { load } = /** @type {InPage} */ (globalThis);
+        const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('draftree');
+        const costsOnce = async () => {
+          const loaded = await load(model);
+          await loaded.dispose();
+          return loaded.info.passMs;
+        };
+        /** The record of the model's file, changed if there is a change. */
+        const record = async (change = /** @type {((record: any) => void) | undefined} */ (undefined)) => {
+          for await (const [name, handle] of /** @type {any} */ (folder).entries()) {
+            if (!name.endsWith('.record')) continue;
+            const record = JSON.parse(await (await handle.getFile()).text());
+            if (change === undefined) return record;
+            change(record);
+            const writable = await handle.createWritable();
+            await writable.write(JSON.stringify(record));
+            await writable.close();
+          }
+        };
+        const first = await costsOnce();
+        const kept = (await record()).note;
+        const second = await costsOnce();
+        /** @type {Record<string, any>[]} */
+        const others = [];
+        for (const change of /** @type {((note: any) => void)[]} */ ([
+          (note) => (note.passMs = { 1: 7, 4: -7 }),
+          (note) => (note.passMs = { 1: 7 }),
+          (note) => Object.assign(note, { passMs: { 1: 7, 4: 7 }, adapter: 'another' }),
+          (note) => Object.assign(note, { passMs: { 1: 7, 4: 7 }, version: '0.0.0' }),
+          (note) => Object.assign(note, { passMs: { 1: 7, 4: 7 }, measuredAt: 0 }),
+        ])) {
+          await record((record) => change(record.note));
+          others.push(await costsOnce());
+        }
+        await record((record) => (record.note = { version: kept.version, adapter: kept.adapter, passMs: { 1: 7, 4: 8 }, measuredAt: Date.now() }));
+        const believed = await costsOnce();
+        const file = new File([await (await fetch(model)).blob()], 'model.gguf');
+        const ofFile = await load(file);
+        await ofFile.dispose();
+        return { first, kept, second, others, believed, ofFile: ofFile.info.passMs };
+      }, model);
+      const isMeasured = (/** @type {Record<string, number>} */ costs) =>
+        Object.keys(costs).length > 1 && Object.values(costs).every((ms) => ms > 0 && ms !== 7);
+      assert.ok(isMeasured(seen.first), JSON.stringify(seen.first));
+      assert.deepEqual(seen.kept.passMs, seen.first);
+      assert.deepEqual(seen.second, seen.first);
+      for (const costs of [...seen.others, seen.ofFile]) assert.ok(isMeasured(costs), JSON.stringify(costs));
+      assert.deepEqual(seen.believed, { 1: 7, 4: 8 });
+    }));
+
     test('a cached file is replaced when the server has another', inPage(async () => {
       const downloads = () =>
         page.evaluate(async () => {

@@ -63,6 +63,52 @@ for (const browserName of browserNames) {
         assert.deepEqual(requests.filter((line) => !/^(200|206|304)/.test(line)), []);
       }));
 
+    test('tells where tokens came from, and can be told not to', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        const write = async (/** @type {string} */ draft, /** @type {number} */ count) => {
+          await page.puppeteer.select('#draft', draft);
+          await page.evaluate(() => {
+            /** @type {any} */ (document.querySelector('#temperature')).value = '0';
+            /** @type {any} */ (document.querySelector('#maxTokens')).value = '60';
+            /** @type {any} */ (document.querySelector('#prompt')).value = 'The bus stopped, and a girl got on the bus. The bus stopped, and';
+          });
+          await page.puppeteer.click('#send');
+          await finished(page, count);
+          return page.evaluate(() => {
+            const number = (/** @type {Element | null | undefined} */ element) => Number(element?.textContent?.replaceAll(',', '') ?? NaN);
+            const entry = [...document.querySelectorAll('.entry')].at(-1);
+            const counts = Object.fromEntries([...document.querySelectorAll('#legend li')].map((item) => [/** @type {any} */ (item).dataset.source, number(item.querySelector('.count'))]));
+            const marked = [...(entry?.querySelectorAll('.by:not(.plain)') ?? [])];
+            return {
+              text: entry?.querySelector('.text')?.textContent,
+              counts,
+              tokens: number(document.querySelector('#tokens')),
+              passes: number(document.querySelector('#passes')),
+              perPass: number(document.querySelector('#tokens-per-pass')),
+              titles: marked.every((element) => /** @type {any} */ (element).title !== ''),
+              lines: new Set(marked.map((element) => getComputedStyle(element).textDecorationStyle)).size,
+              marked: marked.length,
+            };
+          });
+        };
+        const options = await page.evaluate(() => [...document.querySelectorAll('#draft option')].map((option) => /** @type {any} */ (option).value));
+        assert.deepEqual(options, ['auto', 'none', 'ngram', 'recycling']);
+        const drafted = await write('ngram', 2);
+        assert.ok(drafted.marked > 0 && drafted.titles);
+        assert.equal(Object.values(drafted.counts).reduce((a, b) => a + b, 0), drafted.tokens);
+        assert.ok((drafted.counts['ngram'] ?? 0) > 0);
+        assert.ok(Math.abs(drafted.perPass - drafted.tokens / drafted.passes) < 0.01);
+        const plain = await write('none', 3);
+        assert.equal(plain.text, drafted.text);
+        assert.deepEqual([plain.marked, plain.counts['plain'], plain.perPass], [0, plain.tokens, 1]);
+        const underlines = () => page.evaluate(() => getComputedStyle(/** @type {Element} */ (document.querySelector('.by.ngram'))).textDecorationLine);
+        assert.equal(await underlines(), 'underline');
+        await page.puppeteer.click('#show-sources');
+        assert.equal(await underlines(), 'none');
+        assert.deepEqual(page.errors, []);
+      }));
+
     test('Enter writes, Escape stops, the settings apply, Clear clears', () =>
       visit({ width: 1280, height: 800 }, async (page) => {
         await finished(page, 1);
@@ -111,7 +157,7 @@ for (const browserName of browserNames) {
         const width = await page.evaluate(() => document.documentElement.scrollWidth);
         assert.ok(width <= 390);
         const small = await page.evaluate(() =>
-          [...document.querySelectorAll('main button, main input')]
+          [...document.querySelectorAll('main button, main input:not([type=checkbox]), main select')]
             .filter((element) => element.checkVisibility() && element.getBoundingClientRect().height < 32)
             .map((element) => element.id || element.textContent),
         );
@@ -121,7 +167,7 @@ for (const browserName of browserNames) {
     test('everything that can be operated has a name', () =>
       visit({ width: 1280, height: 800 }, async (page) => {
         const nameless = await page.evaluate(() =>
-          [...document.querySelectorAll('button, input, textarea, [role=log], aside, main > section')]
+          [...document.querySelectorAll('button, input, select, textarea, [role=log], aside, main > section')]
             .filter((element) => {
               const labels = /** @type {any} */ (element).labels ?? [];
               return !(element.getAttribute('aria-label') || element.getAttribute('aria-labelledby') || labels.length > 0 || element.textContent?.trim());

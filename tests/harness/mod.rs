@@ -112,11 +112,15 @@ pub fn generate<B: Backend>(engine: &mut Engine<B>, prompt: &Prompt, options: &G
     let mut session = engine.start(prompt, options).expect("the prompt and the options are sound");
     let (mut streamed_text, mut streamed_tokens) = (String::new(), Vec::new());
     while let Some(chunk) = block_on(engine.next(&mut session)).expect("the device works") {
+        assert_eq!(chunk.pieces.concat(), chunk.text, "every token has its piece of the text");
+        assert_eq!((chunk.pieces.len(), chunk.sources.len()), (chunk.tokens.len(), chunk.tokens.len()));
         streamed_text += &chunk.text;
         streamed_tokens.extend(chunk.tokens);
     }
     assert_eq!(streamed_text, session.text(), "the pieces are the text");
     assert_eq!(streamed_tokens, session.tokens(), "the pieces are the tokens");
+    let by_source = session.stats().draft.tokens.iter().sum::<u32>();
+    assert_eq!(by_source as usize, streamed_tokens.len(), "every token came from somewhere");
     Written {
         prompt: session.prompt().to_vec(),
         tokens: session.tokens().to_vec(),

@@ -1,10 +1,19 @@
 // @ts-check
 /** The parts of the commands that need no browser: options, prompt files, summaries of test runners. */
 import assert from 'node:assert/strict';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
 import { describe, test } from 'node:test';
-import { generateOptions, parseRows, readRows, snakeCase, specs } from '../../scripts/generate.mjs';
+import { byCategory, summary } from '../../scripts/drafters.mjs';
+import { draftOptions, readTree } from '../../scripts/drafting.mjs';
+import { generateOptions, parseRows, readRows, specs } from '../../scripts/generate.mjs';
 import { stepsToCompare } from '../../scripts/golden.mjs';
+import { resolveHeads } from '../../scripts/models.mjs';
+import { snakeCase } from '../../scripts/numbers.mjs';
 import { nearest, parseOptions } from '../../scripts/options.mjs';
+import { root } from '../../scripts/programs.mjs';
+import { parseTasks, readTasks, shorten } from '../../scripts/tasks.mjs';
 import { cargoCounts, tapCounts } from '../../scripts/test.mjs';
 
 /** @param {RegExp} message @param {string} [code] */
@@ -46,6 +55,90 @@ describe('options', () => {
   });
 });
 
+describe('drafting', () => {
+  test('options as the package takes them', async () => {
+    const { values } = parseOptions(['--draft', 'ngram, recycling', '--tree=dense:4,3,2', '--max-nodes', '8', '--accept', 'topk:3,0.5'], specs);
+    assert.deepEqual(await draftOptions(values), { draft: ['ngram', 'recycling'], tree: 'dense:4,3,2', maxNodes: 8, accept: { topK: { k: 3, tolerance: 0.5 } } });
+    assert.deepEqual(await draftOptions({ draft: 'auto', tree: 'auto', accept: 'exact' }), { draft: 'auto', tree: 'auto', accept: 'exact' });
+    assert.deepEqual(await draftOptions({ accept: 'typical' }), { accept: { typical: {} } });
+    assert.deepEqual(await draftOptions({ accept: 'typical:0.09,0.3' }), { accept: { typical: { epsilon: 0.09, alpha: 0.3 } } });
+    assert.deepEqual(await draftOptions({}), {});
+  });
+  test('a tree is a list of JSON or Python, given or in a file', async () => {
+    const paths = [[0], [0, 0], [1]];
+    assert.deepEqual(await readTree('[[0], [0, 0], [1]]'), paths);
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'draftree-tree-'));
+    const file = path.join(folder, 'tree.py');
+    await writeFile(file, '[(0,), (0, 0),\n  (1,),\n]\n');
+    assert.deepEqual(await readTree(file), paths);
+    await rm(folder, { recursive: true });
+  });
+  for (const [given, message] of /** @type {[Parameters<typeof draftOptions>[0], RegExp][]} */ ([
+    [{ tree: 'nowhere.json' }, /--tree is auto, dense:4,3,2.*nowhere\.json/],
+    [{ tree: '[[0], ' }, /expected a list of rank paths/],
+    [{ accept: 'exact:1' }, /--accept is exact/],
+    [{ accept: 'typical:1,2,3' }, /--accept is exact/],
+    [{ accept: 'topk:,' }, /--accept is exact/],
+    [{ accept: 'loose' }, /found "loose"/],
+  ])) {
+    test(`refused: ${JSON.stringify(given)}`, () => assert.rejects(draftOptions(given), failure(message)));
+  }
+});
+
+describe('draft heads', () => {
+  test('a file is served, others go to the package as they are', async () => {
+    const { options, mounts } = await resolveHeads(path.join(root, 'package.json'));
+    assert.deepEqual(options('http://x'), { heads: 'http://x/heads/package.json' });
+    assert.deepEqual(Object.keys(mounts), ['/heads/package.json']);
+    for (const heads of ['https://example.org/h.safetensors', 'org/name']) assert.deepEqual((await resolveHeads(heads)).options(''), { heads });
+    assert.deepEqual((await resolveHeads('none')).options(''), { heads: null });
+    assert.deepEqual((await resolveHeads(undefined)).options(''), {});
+    await assert.rejects(resolveHeads('nowhere/heads.safetensors'), failure(/there is no file nowhere/, 'load_failed'));
+  });
+});
+
+describe('comparing drafters', () => {
+  const row = { id: 1, category: 'a', promptTokens: 10, prefillMs: 100, tokens: 20, passes: 10, ms: 100, plainMs: [190, 210], ratio: 2, identical: true };
+  const rows = /** @type {any[]} */ ([row, { ...row, category: 'b', tokens: 10, passes: 10, ms: 200, plainMs: [100, 100], ratio: 0.5, identical: false }]);
+  test('sums count long answers for more, medians do not', () => {
+    const { ratio, medianRatio, tokensPerPass, tokensPerSecond, identical } = summary(rows);
+    assert.deepEqual({ ratio, medianRatio, tokensPerPass, tokensPerSecond, identical }, { ratio: 1, medianRatio: 1.25, tokensPerPass: 1.5, tokensPerSecond: 100, identical: false });
+    assert.deepEqual(byCategory(rows).map(({ category, ratio, identical }) => [category, ratio, identical]), [['a', 2, true], ['b', 0.5, false]]);
+  });
+  test('both sets of ours have ten prompts, all different', async () => {
+    for (const chat of [true, false]) {
+      const tasks = await readTasks('repetitive', { chat, categories: undefined, perCategory: undefined });
+      assert.equal(new Set(tasks.map(({ id }) => id)).size, 10);
+      assert.ok(tasks.every(({ prompt }) => (typeof prompt === 'string') !== chat));
+    }
+  });
+  test('a sample is spread over its category', async () => {
+    const lines = Array.from({ length: 10 }, (_, i) => JSON.stringify({ id: i, category: i < 6 ? 'a' : 'b', turns: [`ask ${i}`] }));
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'draftree-tasks-'));
+    const file = path.join(folder, 'tasks.jsonl');
+    await writeFile(file, lines.join('\n'));
+    const ids = async (/** @type {any} */ choice) => (await readTasks(file, { chat: true, ...choice })).map(({ id }) => id);
+    assert.deepEqual(await ids({ perCategory: 2 }), [0, 3, 6, 8]);
+    assert.deepEqual(await ids({ categories: ['b'] }), [6, 7, 8, 9]);
+    await assert.rejects(ids({ categories: ['c'] }), failure(/no category "c"; it has a, b/));
+    await rm(folder, { recursive: true });
+  });
+  test('rows that are no tasks are refused by line', () => {
+    assert.throws(() => parseTasks('{"prompt":"x"}\n{"id":1}', 'f', true), failure(/f, line 2: expected a prompt/));
+    assert.throws(() => parseTasks('{"messages":[]}', 'f', false), failure(/takes no messages/));
+    assert.throws(() => parseTasks('null', 'f', false), failure(/line 1/));
+  });
+  test('a long prompt loses its middle', async () => {
+    const count = async (/** @type {any} */ prompt) => (typeof prompt === 'string' ? prompt : prompt[1].content).length;
+    const long = `begin ${'x'.repeat(500)} end`;
+    const { prompt } = await shorten({ id: 1, category: 'a', prompt: long }, 100, count);
+    assert.ok(typeof prompt === 'string' && prompt.length <= 100 && prompt.startsWith('begin') && prompt.endsWith('end'));
+    const chat = await shorten({ id: 1, category: 'a', prompt: [{ role: 'system', content: 's' }, { role: 'user', content: long }] }, 100, count);
+    assert.ok(await count(chat.prompt) <= 100);
+    await assert.rejects(shorten({ id: 7, category: 'a', prompt: long }, 3, count), failure(/prompt 7 does not fit/));
+  });
+});
+
 describe('prompts', () => {
   test('rows of a file', () => {
     const text = '{"id":"a","prompt":""}\r\n\n{"messages":[{"role":"user","content":"x","extra":1}]}\n{"id":0,"prompt":"y"}';
@@ -81,7 +174,9 @@ describe('prompts', () => {
     await assert.rejects(readRows({ prompts: '/nowhere' }), failure(/nowhere/, 'load_failed'));
   });
   test('keys of the JSON output', () => {
-    assert.deepEqual(snakeCase({ prefillMs: 1, peakWasmBytes: 2, submits: 3 }), { prefill_ms: 1, peak_wasm_bytes: 2, submits: 3 });
+    assert.deepEqual(snakeCase({ prefillMs: 1, peakWasmBytes: 2, draft: { rowsPerStep: [[1, 2]], passMs: { 1: 3 } } }), {
+      prefill_ms: 1, peak_wasm_bytes: 2, draft: { rows_per_step: [[1, 2]], pass_ms: { 1: 3 } },
+    });
   });
 });
 

@@ -31,7 +31,7 @@ export const core = {
       return new Model();
     }
     info() {
-      return { name: 'echo' };
+      return { name: 'echo', version: '0', adapter: { description: 'none' }, drafters: ['ngram'], passMs: { 1: 1, 4: 2 } };
     }
     /** @param {string} text */
     tokenize(text) {

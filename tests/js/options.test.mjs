@@ -40,15 +40,18 @@ const refused = {
   seed: [-1, 0.5, 2 ** 53, '7'],
   stop: ['', [''], 3, ['a', 1]],
   ignoreEos: [1, 'yes'],
-  draft: ['medusa', true],
-  accept: ['typical'],
+  draft: ['ngrams', true, null, [], ['auto'], ['ngram', 'none'], [undefined], 'ngram,recycling'],
+  tree: ['wide', 'dense:', 'dense:4,,2', 'dense:4,', [], [[]], [0], [[-1]], [[0.5]], [['0']], {}],
+  maxNodes: [0, 65, 1.5, '8', Infinity],
+  accept: ['typical', {}, { typical: 0.1 }, { typical: { eps: 0.1 } }, { topK: { k: '3' } }, { typical: {}, topK: {} }, { topK: { tolerance: -1 } }],
   stepsInFlight: [0, 1.5],
   signal: [{}, true],
 };
 
 const accepted = {
   maxTokens: 1, temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 0.5, frequencyPenalty: -1, presencePenalty: 2,
-  logitBias: { 5: -100 }, seed: 2 ** 53 - 1, stop: ['a', 'b'], ignoreEos: true, draft: 'auto', accept: 'exact', stepsInFlight: 8,
+  logitBias: { 5: -100 }, seed: 2 ** 53 - 1, stop: ['a', 'b'], ignoreEos: true, draft: ['ngram', 'medusa'], tree: 'dense:4,3,2',
+  maxNodes: 64, accept: { typical: { epsilon: 0.09, alpha: 0.3 } }, stepsInFlight: 8,
   signal: new AbortController().signal,
 };
 
@@ -57,6 +60,22 @@ test('values of the wrong type or out of range are refused, naming option and va
     for (const value of values) {
       refuses(() => checkGenerateOptions(/** @type {any} */ ({ [name]: value })), new RegExp(`option "${name}" of generate must be .+, not .+`));
     }
+  }
+});
+
+test('a misspelt drafter names the nearest one', () => {
+  refuses(() => checkGenerateOptions(/** @type {any} */ ({ draft: 'ngrams' })), /"draft" of generate must be "auto", "none".*did you mean "ngram"\?/);
+  refuses(() => checkGenerateOptions(/** @type {any} */ ({ draft: ['ngram', 'recyling'] })), /"recyling": did you mean "recycling"\?/);
+  refuses(() => checkGenerateOptions(/** @type {any} */ ({ draft: 'xyz' })), /must be "auto", "none", or one or a list of "medusa", "ngram", "recycling", not "xyz"/);
+});
+
+test('every way to draft and to accept is an option', () => {
+  for (const draft of ['auto', 'none', 'medusa', 'ngram', 'recycling', ['medusa', 'ngram', 'recycling']]) {
+    assert.deepEqual(checkGenerateOptions(/** @type {any} */ ({ draft })), { draft });
+  }
+  for (const tree of ['auto', 'dense:1', [[0], [0, 0], [1]]]) assert.deepEqual(checkGenerateOptions(/** @type {any} */ ({ tree })), { tree });
+  for (const accept of ['exact', 'rejection', { typical: {} }, { topK: { k: 3 } }, { topK: { tolerance: 0 } }]) {
+    assert.deepEqual(checkGenerateOptions(/** @type {any} */ ({ accept })), { accept });
   }
 });
 

@@ -18,6 +18,7 @@ use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
 use crate::speculate::accept::{Walk, walk};
+use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
 use crate::speculate::recycling::Successors;
 use crate::speculate::tree::Tree;
@@ -332,6 +333,10 @@ impl Backend for CpuBackend {
         &self.config
     }
 
+    fn usual_costs(&self) -> PassCosts {
+        PassCosts::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    }
+
     fn context_limit(&self) -> usize {
         self.context_limit
     }
@@ -415,6 +420,10 @@ impl Backend for CpuBackend {
             self.evaluate(context, &Tree::chain(&vec![0; rows])?).await?;
         }
         Ok(())
+    }
+
+    async fn time_passes(&mut self, _: &[usize], _: usize) -> Result<Option<Vec<f64>>> {
+        Ok(None)
     }
 
     async fn settle(&mut self) -> Result<()> {

@@ -102,7 +102,7 @@ impl DraftLaunches {
                 Kernel::Recycle,
                 None,
                 &[&b.sampling, &b.state, &b.candidates, &d.successors],
-                Grid::Rows,
+                Grid::RowThreads,
             )?,
             accept: builder.launch(
                 Kernel::Accept,

@@ -27,6 +27,7 @@ use self::layout::{
     TOKENS_OFFSET, topology_words,
 };
 use self::plan::{Buffers, PassSize, Plan, Purpose};
+use self::profile::DeviceClock;
 use self::readback::{Readback, StagingPool};
 pub use self::weights::GpuWeights;
 use crate::backend::self_check::self_check;
@@ -36,6 +37,7 @@ use crate::model::ModelConfig;
 use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::Calibration;
+use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
 
 /// Steps in flight at most: a record must be copied before the ring comes round to it.
@@ -214,8 +216,17 @@ impl GpuBackend {
     }
 
     fn encode(&self, purpose: Purpose<'_>, size: PassSize) -> Result<wgpu::CommandEncoder> {
+        self.encode_timed(purpose, size, None)
+    }
+
+    fn encode_timed(
+        &self,
+        purpose: Purpose<'_>,
+        size: PassSize,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) -> Result<wgpu::CommandEncoder> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
         for launch in self.plan.launches(purpose) {
             launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
         }
@@ -260,6 +271,15 @@ fn dense_bias(params: &SamplingParams, vocab_size: usize) -> Vec<f32> {
 impl Backend for GpuBackend {
     fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    fn usual_costs(&self) -> PassCosts {
+        // Processors that emulate a device pay for arithmetic; devices pay for reading the weights until rows are many (figures for
+        // small batches on integrated and discrete devices lie between).
+        PassCosts::new(match self.gpu.caps.software {
+            true => [1.0, 1.5, 2.3, 4.2, 7.7, 15.5, 31.0],
+            false => [1.0, 1.1, 1.4, 2.3, 4.0, 7.5, 15.0],
+        })
     }
 
     fn context_limit(&self) -> usize {
@@ -380,6 +400,21 @@ impl Backend for GpuBackend {
             self.gpu.queue.submit([encoder.finish()]);
         }
         readback::settle(&self.gpu).await
+    }
+
+    async fn time_passes(&mut self, rows: &[usize], context: usize) -> Result<Option<Vec<f64>>> {
+        let Some(clock) = DeviceClock::new(&self.gpu, rows.len()) else { return Ok(None) };
+        for (i, &rows) in rows.iter().enumerate() {
+            self.prepare_pass(rows, context).await?;
+            let size = PassSize::fitted(rows, context + rows);
+            let encoder = self.encode_timed(Purpose::Evaluate, size, Some(clock.writes(i)))?;
+            self.gpu.queue.submit([encoder.finish()]);
+        }
+        let times = clock.read().await?;
+        // From the end of the one before: where the device waits for commands, that is part of what a pass costs.
+        let before = times.iter().map(|&(_, ended)| ended);
+        let starts = times.iter().map(|&(began, _)| began).take(1).chain(before);
+        Ok(Some(starts.zip(&times).map(|(start, &(_, ended))| (ended - start).max(0.0)).collect()))
     }
 
     async fn settle(&mut self) -> Result<()> {

@@ -88,6 +88,8 @@ pub enum Grid {
     HeadQuads { quads: usize, kv_heads: usize },
     /// One thread per quad of a cache slot, times layers.
     Columns { columns: usize, layers: usize },
+    /// One thread a row.
+    RowThreads,
     /// One workgroup a row.
     Rows,
     /// One workgroup.
@@ -145,6 +147,7 @@ impl Launch {
             Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
             Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
             Grid::Columns { columns, layers } => (threads(columns), layers as u32, 1),
+            Grid::RowThreads => (threads(size.rows), 1, 1),
             Grid::Rows => (rows, 1, 1),
             Grid::One => (1, 1, 1),
         };

@@ -1,5 +1,6 @@
 //! `draftree generate`: the engine on this machine, text streamed to the terminal.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -12,12 +13,13 @@ use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::backend::gpu::device::Gpu;
 use draftree::backend::gpu::kernels::Kernels;
 use draftree::backend::gpu::{GpuBackend, GpuWeights};
-use draftree::engine::{Drafters, Engine, GenerateOptions, Prompt, Session, TextParts};
-use draftree::error::Result;
+use draftree::engine::{DraftStats, Drafters, Engine, GenerateOptions, Prompt, Session, TextParts};
+use draftree::error::{Error, ErrorCode, Result};
 use draftree::model::files::FileSource;
 use draftree::model::heads::{DraftHeads, stream_heads};
 use draftree::model::{Checkpoint, HeadFile, stream_weights};
 use draftree::sampling::SamplingParams;
+use draftree::speculate::Source;
 use draftree::speculate::shape::Shape;
 use draftree::tokenizer::Message;
 
@@ -80,7 +82,7 @@ pub struct Args {
     /// Who drafts: auto, none, or some of ngram, recycling, medusa with commas between them.
     #[arg(long, default_value = "auto")]
     draft: String,
-    /// The shape of draft trees: auto (grown best first), dense:4,3,2, or a list of rank paths.
+    /// The shape of draft trees: auto (grown best first), dense:4,3,2, a list of rank paths, or a file that holds one.
     #[arg(long, default_value = "auto")]
     tree: String,
     /// Nodes of a grown tree at most, the root included.
@@ -111,6 +113,16 @@ impl Args {
         Prompt::Messages(system.chain([message("user", &self.prompt)]).collect())
     }
 
+    /// The shape of draft trees: what is written there, or in the file of that name.
+    fn shape(&self) -> Result<Shape> {
+        if !std::path::Path::new(&self.tree).is_file() {
+            return Shape::parse(&self.tree);
+        }
+        let unreadable = |e| Error::new(ErrorCode::LoadFailed, format!("--tree {}: {e}", self.tree));
+        let list = std::fs::read_to_string(&self.tree).map_err(unreadable)?;
+        Shape::parse(&list).map_err(|e| e.context(format!("--tree {}", self.tree)))
+    }
+
     fn options(&self) -> Result<GenerateOptions> {
         Ok(GenerateOptions {
             sampling: SamplingParams {
@@ -127,7 +139,7 @@ impl Args {
             ignore_eos: self.ignore_eos,
             steps_in_flight: self.steps_in_flight,
             draft: Drafters::parse(&self.draft)?,
-            tree: Shape::parse(&self.tree)?,
+            tree: self.shape()?,
             max_nodes: self.max_nodes,
             ..Default::default()
         })
@@ -227,8 +239,25 @@ fn report(session: &Session, model: &str, adapter: &str, heads: Option<&DraftHea
             "dispatches_per_pass": stats.dispatches_per_pass,
             "submits": stats.submits,
             "steps_in_flight": stats.steps_in_flight,
-            "rows": stats.draft.rows,
+            "tokens_per_second": stats.tokens_per_second(),
+            "tokens_per_pass": stats.tokens_per_pass(),
+            "draft": report_draft(&stats.draft),
         },
+    })
+}
+
+fn report_draft(stats: &DraftStats) -> serde_json::Value {
+    let acceptance = Source::DRAFTERS.iter().zip(&stats.acceptance).map(|(source, depths)| {
+        let depths = depths.iter().zip(1..).map(
+            |(seen, depth)| serde_json::json!({ "depth": depth, "offered": seen.offered, "accepted": seen.accepted }),
+        );
+        (source.name(), depths.collect::<Vec<_>>())
+    });
+    let tokens = Source::ALL.iter().zip(stats.tokens).map(|(source, tokens)| (source.name(), tokens));
+    serde_json::json!({
+        "rows_per_step": stats.rows_per_step(),
+        "acceptance": acceptance.collect::<BTreeMap<_, _>>(),
+        "tokens_by_source": tokens.collect::<BTreeMap<_, _>>(),
     })
 }
 
