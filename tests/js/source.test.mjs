@@ -55,7 +55,7 @@ test('draft heads: beside the model, named, or none', () => {
   assert.deepEqual(describeHeads(url), { kind: 'file', url });
   assert.deepEqual(describeHeads('heads.safetensors'), { kind: 'file', url: 'https://example.org/app/heads.safetensors' });
   assert.deepEqual(describeHeads('org/name'), hub);
-  assert.equal(describeHeads(new File(['x'], 'any.safetensors'))?.kind, 'local');
+  assert.deepEqual(describeHeads(new File(['x'], 'any.safetensors')), { kind: 'local', files: [new File(['x'], 'any.safetensors')] });
   assert.deepEqual(
     ['medusa_lm_head.safetensors', 'heads.safetensors', 'm.heads.safetensors', 'model.safetensors', 'heads.json'].filter(isHeadFile),
     ['medusa_lm_head.safetensors', 'heads.safetensors', 'm.heads.safetensors'],
