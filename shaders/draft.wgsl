@@ -7,6 +7,7 @@
 #import "lib/noise.wgsl"
 #import "lib/record.wgsl"
 #import "lib/drafting.wgsl"
+#import "lib/heads.wgsl"
 
 @group(0) @binding(0) var<uniform> sampling: Sampling;
 @group(0) @binding(1) var<uniform> drafting: Drafting;

@@ -26,13 +26,6 @@ const DRAW_LOG_PROBABILITY = -0.7;
 // `Source::Heads` in src/speculate/mod.rs.
 const HEADS = 1u;
 
-// A token that a draft head proposes, in descending order of probability.
-struct HeadCandidate {
-  token: u32,
-  log_probability: f32,
-  next_slot: u32,  // the slot of its own children, where slots are not depths
-}
-
 fn ngram_log_probability(match_class: u32) -> f32 {
   return drafting.ngram_log_probabilities[match_class / 4u][match_class % 4u];
 }

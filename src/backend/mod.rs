@@ -13,6 +13,7 @@ pub mod self_check;
 
 use crate::error::Result;
 use crate::model::ModelConfig;
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
@@ -130,6 +131,9 @@ pub trait Backend {
 
     /// Positions there can be: the model's context, or less where memory is short.
     fn context_limit(&self) -> usize;
+
+    /// The draft heads that it can draft with.
+    fn heads(&self) -> Option<&DraftHeads>;
 
     /// Computes and keeps the keys and values of `tokens` at positions `start..`, all committed.
     ///

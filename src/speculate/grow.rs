@@ -22,7 +22,8 @@ const DRAW_LOG_PROBABILITY: f32 = -0.7;
 /// What draft heads propose: for every slot, candidates by descending probability.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadCandidates {
-    /// `[slot]`. Slot 0 belongs to the root; where heads see all nodes of a depth alike, slot d belongs to depth d.
+    /// `[slot]`, as [`slots`](super::heads::slots) numbers them. Slot 0 belongs to the root; where heads see all nodes of a depth
+    /// alike, slot d belongs to depth d, else a node has the slot that the candidate it came from leads to.
     pub slots: Vec<Vec<HeadCandidate>>,
     /// Whether slots are depths.
     pub by_depth: bool,

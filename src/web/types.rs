@@ -8,6 +8,7 @@ use wasm_bindgen::JsValue;
 use super::errors::from_js;
 use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::SIZES;
@@ -297,6 +298,7 @@ struct Stats {
     peak_wasm_bytes: usize,
     load_ms: f64,
     draft: Draft,
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -371,6 +373,7 @@ impl ResultDto {
                 peak_wasm_bytes: peak_wasm_bytes(),
                 load_ms: info.load_ms,
                 draft: Draft::new(session, &info.pass_ms),
+                warnings: info.heads.iter().filter_map(|heads| heads.warning.clone()).collect(),
             },
         }
     }
@@ -401,6 +404,34 @@ pub struct ModelInfo {
     pub drafters: Vec<&'static str>,
     pub pass_ms: Numbers,
     pub version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<HeadsInfo>,
+}
+
+/// Draft heads.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeadsInfo {
+    form: &'static str,
+    depths: usize,
+    layers: usize,
+    draft_vocabulary: usize,
+    rank: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
+}
+
+impl From<&DraftHeads> for HeadsInfo {
+    fn from(heads: &DraftHeads) -> Self {
+        Self {
+            form: heads.form.as_str(),
+            depths: heads.depths,
+            layers: heads.layers,
+            draft_vocabulary: heads.draft_vocab,
+            rank: heads.rank,
+            warning: heads.warning.clone(),
+        }
+    }
 }
 
 /// The adapter, as far as it tells.

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
+pub mod fitted_heads;
 pub mod heads;
 pub mod kernel;
 #[path = "../model_files/mod.rs"]

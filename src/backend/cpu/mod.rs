@@ -8,10 +8,12 @@ pub mod ops;
 
 use std::collections::{HashMap, VecDeque};
 
+use self::heads::{CpuHeads, DraftScene};
 use self::ops::MatrixF32;
 use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
+use crate::model::heads::DraftHeads;
 use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
@@ -106,6 +108,7 @@ pub struct CpuBackend {
     cache: Vec<Vec<KvRow>>,
     /// Kept from one generation to the next.
     successors: Successors,
+    heads: Option<CpuHeads>,
     running: Option<Running>,
 }
 
@@ -224,8 +227,14 @@ impl CpuBackend {
             final_norm,
             layers,
             config,
+            heads: None,
             running: None,
         })
+    }
+
+    /// Lets draft heads of this model draft.
+    pub fn set_heads(&mut self, heads: CpuHeads) {
+        self.heads = Some(heads);
     }
 
     /// Cosines and sines of a position, `[head_dim / 2, 2]`.
@@ -283,7 +292,7 @@ impl CpuBackend {
     fn step(&mut self, running: &mut Running, rows: usize) -> Result<()> {
         let start = self.cache[0].len();
         let tree = running.drafted.tree.first(rows);
-        let (residuals, kv_rows) = self.forward(start, &tree);
+        let (mut residuals, kv_rows) = self.forward(start, &tree);
         let drafts = running.setup.draft.nodes() > 1;
         let (mut rows_logits, mut chosen) = (Vec::new(), Vec::new());
         for (node, residual) in residuals.iter().enumerate() {
@@ -306,6 +315,8 @@ impl CpuBackend {
         let mut record = running.record(&walk, tree.len());
         running.drafted = Drafted::root(running.text.last().copied().unwrap_or(0))?;
         if drafts && running.finish.is_none() {
+            let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
+            running.heads = self.head_candidates(running, &last)?;
             running.drafted = self.draft(running)?;
             record.drafted = running.drafted.tree.len();
             record.match_length = running.drafted.match_length;
@@ -314,6 +325,25 @@ impl CpuBackend {
         Ok(())
     }
 
+    /// What draft heads propose below the last token of the text. `residual` is the last visited row's.
+    fn head_candidates(&self, running: &Running, residual: &[f32]) -> Result<HeadCandidates> {
+        let setup = &running.setup;
+        match (&self.heads, running.text.last()) {
+            (Some(heads), Some(&root)) if setup.draft.sources.contains(Source::Heads) => {
+                let scene = DraftScene {
+                    sampling: &setup.sampling,
+                    context_length: running.text.len() - 1,
+                    valid_tokens: setup.valid_tokens,
+                    shares_noise: setup.rule() != AcceptRule::Rejection,
+                };
+                let hidden = ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
+                heads.draft(self.target(), &hidden, scene).candidates(root)
+            }
+            _ => Ok(HeadCandidates::default()),
+        }
+    }
+
+    /// Drafts below the last token of the text.
     fn draft(&self, running: &Running) -> Result<Drafted> {
         let setup = &running.setup;
         let room = self.context_limit + 1 - running.text.len();
@@ -355,6 +385,10 @@ impl Backend for CpuBackend {
 
     fn context_limit(&self) -> usize {
         self.context_limit
+    }
+
+    fn heads(&self) -> Option<&DraftHeads> {
+        self.heads.as_ref().map(CpuHeads::shape)
     }
 
     async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {

@@ -53,11 +53,23 @@ pub enum Kernel {
     Commit,
     /// The next tree.
     Draft,
+    /// Where the text stands, for draft heads.
+    HeadStart,
+    /// A residual block of a draft head.
+    HeadBlock,
+    /// Best draft id of every chunk.
+    HeadChunks,
+    /// Best draft ids of a row.
+    HeadRank,
+    /// The same below one token.
+    HeadCorrect,
+    /// The nodes that recurrent heads go on from.
+    HeadExpand,
 }
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 24] = [
         Self::Embed,
         Self::Qkv,
         Self::AttentionScores,
@@ -76,6 +88,12 @@ impl Kernel {
         Self::Accept,
         Self::Commit,
         Self::Draft,
+        Self::HeadStart,
+        Self::HeadBlock,
+        Self::HeadChunks,
+        Self::HeadRank,
+        Self::HeadCorrect,
+        Self::HeadExpand,
     ];
 
     /// Name of its entry point, and of its file without `.wgsl`.
@@ -99,17 +117,23 @@ impl Kernel {
             Self::Accept => "accept",
             Self::Commit => "commit",
             Self::Draft => "draft",
+            Self::HeadStart => "head_start",
+            Self::HeadBlock => "head_block",
+            Self::HeadChunks => "head_chunks",
+            Self::HeadRank => "head_rank",
+            Self::HeadCorrect => "head_correct",
+            Self::HeadExpand => "head_expand",
         }
     }
 
     /// Whether it reads packed weights, and so comes in one variant a format.
     pub const fn reads_weights(self) -> bool {
-        matches!(self, Self::Embed) || self.is_matmul()
+        matches!(self, Self::Embed | Self::HeadCorrect) || self.is_matmul()
     }
 
     /// Whether it is a matrix product, and so comes in one variant a tile.
     pub const fn is_matmul(self) -> bool {
-        matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead)
+        matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead | Self::HeadBlock)
     }
 }
 

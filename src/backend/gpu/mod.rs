@@ -7,6 +7,7 @@
 mod cache;
 pub mod device;
 mod drafting;
+mod heads;
 pub mod kernels;
 mod layout;
 mod plan;
@@ -20,6 +21,7 @@ use std::collections::VecDeque;
 
 use self::cache::Cache;
 use self::device::{DeviceCaps, Gpu};
+use self::heads::GpuHeads;
 use self::kernels::Kernels;
 use self::layout::{
     FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, ROW_LIMIT_OFFSET, RawRecord, SamplingShape, StateHead,
@@ -33,6 +35,7 @@ use crate::backend::self_check::self_check;
 use crate::backend::{Backend, GenerationSetup, MAX_ROWS, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::Calibration;
 use crate::speculate::costs::PassCosts;
@@ -51,6 +54,7 @@ pub struct GpuBackend {
     weights: GpuWeights,
     buffers: Buffers,
     cache: Cache,
+    heads: Option<GpuHeads>,
     plan: Plan,
     staging: StagingPool,
     topology: Topology,
@@ -119,7 +123,9 @@ impl GpuBackend {
         let buffers = Buffers::new(&gpu, &config, context_limit).await?;
         let cache = Cache::new(&gpu, &config, context_limit).await?;
         let plan = gpu
-            .scoped("preparing the model's kernels", || Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache))
+            .scoped("preparing the model's kernels", || {
+                Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache, None)
+            })
             .await??;
         let staging = StagingPool::new(gpu.clone(), RECORD_BYTES);
         Ok(Self {
@@ -130,11 +136,17 @@ impl GpuBackend {
             weights,
             buffers,
             cache,
+            heads: None,
             plan,
             staging,
             topology: Topology::Other,
             decode: Decode::default(),
         })
+    }
+
+    /// The device it runs on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// What the device can do.
@@ -155,9 +167,9 @@ impl GpuBackend {
         self.gpu.device.destroy();
     }
 
-    /// Bytes of the packed weights.
+    /// Bytes of the packed weights, those of draft heads among them.
     pub fn weight_bytes(&self) -> u64 {
-        self.weights.bytes()
+        self.weights.bytes() + self.heads.as_ref().map_or(0, GpuHeads::weight_bytes)
     }
 
     /// Writes the tokens of a pass and, unless it is there already, the shape of its tree.
@@ -194,9 +206,14 @@ impl GpuBackend {
 
     async fn reserve(&mut self, slots: usize) -> Result<()> {
         if self.cache.reserve(&self.gpu, &self.config, slots, self.context_limit).await? {
-            self.plan = Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache)?;
+            self.plan = self.new_plan()?;
         }
         Ok(())
+    }
+
+    fn new_plan(&self) -> Result<Plan> {
+        let heads = self.heads.as_ref();
+        Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache, heads)
     }
 
     fn encode(&self, purpose: Purpose<'_>, size: PassSize) -> Result<wgpu::CommandEncoder> {
@@ -268,6 +285,10 @@ impl Backend for GpuBackend {
 
     fn context_limit(&self) -> usize {
         self.context_limit
+    }
+
+    fn heads(&self) -> Option<&DraftHeads> {
+        self.heads.as_ref().map(GpuHeads::shape)
     }
 
     async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {
