@@ -192,7 +192,7 @@ impl DeviceCaps {
             software,
             workgroup: if software { 8 } else { 64 },
             quads: false,
-            compiles_later: cfg!(target_arch = "wasm32"),
+            compiles_later: info.backend == wgpu::Backend::BrowserWebGpu,
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             timestamps,
         }
