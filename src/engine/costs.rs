@@ -65,13 +65,13 @@ fn plan(one_ms: f64) -> Vec<usize> {
 
 /// The cost of every size. More rows never take less time than fewer: where they seem to, the smaller size was disturbed.
 fn costs(rows: &[usize], ms: &[f64]) -> Vec<(usize, f64)> {
-    let mut sizes = rows.to_vec();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let mut costs: Vec<(usize, f64)> = sizes.into_iter().map(|size| (size, cost(size, rows, ms))).collect();
-    for i in (1..costs.len()).rev() {
-        costs[i - 1].1 = costs[i - 1].1.min(costs[i].1);
+    let mut costs: Vec<(usize, f64)> = Vec::new();
+    let mut larger_ms = f64::INFINITY;
+    for size in [16, 8, 4, 2, 1].into_iter().filter(|size| rows.contains(size)) {
+        larger_ms = cost(size, rows, ms).min(larger_ms);
+        costs.push((size, larger_ms));
     }
+    costs.reverse();
     costs
 }
 

@@ -2,6 +2,7 @@
  * The wasm core as wasm-bindgen exports it (`src/web`), for compiling without a built core.
  * In the package, `pkg/core/core.d.ts` is the generated one.
  */
+import type { KnownCosts } from '../costs.js';
 import type { GenerateOptions, Message } from '../options.js';
 import type { ByteSource } from '../repository.js';
 import type { GenerationChunk, GenerationResult, LoadProgress, ModelInfo } from '../results.js';
@@ -9,6 +10,7 @@ import type { GenerationChunk, GenerationResult, LoadProgress, ModelInfo } from 
 /** What the core's `load` understands. */
 export interface CoreLoadOptions {
   contextLength?: number;
+  knownCosts?: KnownCosts;
 }
 
 /** A prompt, or messages for the chat template, and how to continue them. */
