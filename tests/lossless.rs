@@ -99,7 +99,7 @@ fn a_drafted_text_is_the_plain_text_for_any_tree() {
         engine.set_costs(GENEROUS);
         let mut random = Random::new(11);
         for prompt in PROMPTS {
-            let expected = generate_afresh(engine, &text(prompt), &plain(60));
+            let expected = generate_afresh(engine, &text(prompt), &plain(32));
             for (name, draft) in drafters() {
                 let grown = [2, 3, 16, 64].map(|nodes| (Shape::Grown, Some(nodes)));
                 let fixed = [(); 10].map(|()| (random_tree(&mut random, name), None));
@@ -112,7 +112,7 @@ fn a_drafted_text_is_the_plain_text_for_any_tree() {
                             tree: tree.clone(),
                             max_nodes,
                             steps_in_flight,
-                            ..plain(60)
+                            ..plain(32)
                         };
                         let written = generate_afresh(engine, &text(prompt), &options);
                         assert_same(&written, &expected, &place);
@@ -131,7 +131,7 @@ fn a_drafted_sample_is_the_plain_sample_of_its_seed() {
         engine.set_costs(GENEROUS);
         for seed in 0..5 {
             for sampling in [sampled(0.7, seed), sampled(1.0, seed)].concat() {
-                let options = GenerateOptions { sampling, ..plain(40) };
+                let options = GenerateOptions { sampling, ..plain(24) };
                 let expected = generate_afresh(engine, &text(PROMPTS[1]), &options);
                 for (name, draft) in drafters() {
                     for steps_in_flight in [Some(1), None] {
@@ -248,7 +248,7 @@ fn an_end_token_ends_the_text_anywhere_in_an_accepted_run() {
     fn check<B: Backend>(engine: &mut Engine<B>) {
         engine.set_costs(GENEROUS);
         let end = engine.text().tokenizer.end_ids()[0];
-        for at in 1..12 {
+        for at in [1, 3, 5, 7, 9, 11] {
             // The loop is drafted far ahead; a bias that grows stronger than the model breaks it off with the end token.
             let plain_options = GenerateOptions { ignore_eos: false, ..plain(60) };
             let sampling = SamplingParams { logit_bias: vec![(end, at as f32)], ..Default::default() };
