@@ -6,81 +6,8 @@
 
 use crate::error::{Error, ErrorCode, Result};
 
-macro_rules! sources {
-    ($($path:literal),* $(,)?) => {
-        &[$(($path, include_str!(concat!("../../../shaders/", $path)))),*]
-    };
-}
-
-/// Every shader file, embedded.
-pub const SOURCES: &[(&str, &str)] = sources![
-    "accept.wgsl",
-    "attention_scores.wgsl",
-    "attention_values.wgsl",
-    "choose_path.wgsl",
-    "commit.wgsl",
-    "draft.wgsl",
-    "embed.wgsl",
-    "gate_up.wgsl",
-    "judge.wgsl",
-    "head_block.wgsl",
-    "head_chunks.wgsl",
-    "head_correct.wgsl",
-    "head_expand.wgsl",
-    "head_rank.wgsl",
-    "head_start.wgsl",
-    "lm_head.wgsl",
-    "norm.wgsl",
-    "process_logits.wgsl",
-    "project.wgsl",
-    "qkv.wgsl",
-    "recycle.wgsl",
-    "reject.wgsl",
-    "sample.wgsl",
-    "threshold.wgsl",
-    "lib/attention_shape.wgsl",
-    "lib/block_1.wgsl",
-    "lib/block_2.wgsl",
-    "lib/block_4.wgsl",
-    "lib/bytes.wgsl",
-    "lib/choice.wgsl",
-    "lib/choose.wgsl",
-    "lib/drafting.wgsl",
-    "lib/edge.wgsl",
-    "lib/halves.wgsl",
-    "lib/heads.wgsl",
-    "lib/input_normed.wgsl",
-    "lib/input_plain.wgsl",
-    "lib/judgement.wgsl",
-    "lib/lanes_alone.wgsl",
-    "lib/lanes_quad.wgsl",
-    "lib/matmul.wgsl",
-    "lib/ngram.wgsl",
-    "lib/nibbles.wgsl",
-    "lib/noise.wgsl",
-    "lib/order_plain.wgsl",
-    "lib/order_quad.wgsl",
-    "lib/packed.wgsl",
-    "lib/packed_row.wgsl",
-    "lib/record.wgsl",
-    "lib/recycling.wgsl",
-    "lib/row.wgsl",
-    "lib/rows_1.wgsl",
-    "lib/rows_2.wgsl",
-    "lib/rows_4.wgsl",
-    "lib/rows_8.wgsl",
-    "lib/sampling.wgsl",
-    "lib/state.wgsl",
-    "lib/successors.wgsl",
-    "lib/weights_bf16.wgsl",
-    "lib/weights_f16.wgsl",
-    "lib/weights_f32.wgsl",
-    "lib/weights_q4.wgsl",
-    "lib/weights_q4_wide.wgsl",
-    "lib/weights_q8.wgsl",
-    "lib/weights_q8_wide.wgsl",
-    "lib/wide_scales.wgsl",
-];
+/// Every shader file, embedded without comments by build.rs: its path below `shaders/`, and its text.
+pub const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
 /// The text of `path` with its imports, each file once; `choices` maps `#import name` to a file.
 ///
