@@ -186,7 +186,7 @@ impl PackedLayout {
             // The rest of the exchange is of whole words, along k.
             for i in 0..if per_word < 4 { quants.len() } else { 0 } {
                 let (word, row) = (i / GROUP_ROWS, i % GROUP_ROWS);
-                let other = word ^ row / TILE_ROWS / per_word;
+                let other = word ^ (row / TILE_ROWS / per_word);
                 if other > word {
                     quants.swap(i, other * GROUP_ROWS + row);
                 }

@@ -50,6 +50,7 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "lib/record.wgsl",
     "lib/recycling.wgsl",
     "lib/rows_1.wgsl",
+    "lib/rows_1_loop.wgsl",
     "lib/rows_2.wgsl",
     "lib/rows_4.wgsl",
     "lib/rows_8.wgsl",
