@@ -17,26 +17,15 @@ const FINISH_CONTEXT = 3u;
 @group(0) @binding(4) var<storage, read_write> text: array<u32>;           // [position]: every token so far
 @group(0) @binding(5) var<storage, read_write> records: array<Record, RECORD_SLOTS>;
 
+#import "lib/choice.wgsl"
+
 override WORKGROUP: u32 = 8u;
 
 var<workgroup> chosen: array<u32, MAX_ROWS>;
 
-fn best_of_row(row: u32) -> u32 {
-  var best = candidates[row * sampling.chunks];
-  for (var chunk = 1u; chunk < sampling.chunks; chunk++) {
-    let candidate = candidates[row * sampling.chunks + chunk];
-    if (candidate.score > best.score) {
-      best = candidate;
-    }
-  }
-  return best.token;
-}
-
 fn finish_after(token: u32) -> u32 {
-  for (var i = 0u; i < state.end_token_count; i++) {
-    if (state.end_tokens[i] == token) {
-      return FINISH_STOP;
-    }
+  if (is_end_token(token)) {
+    return FINISH_STOP;
   }
   if (state.emitted >= state.max_tokens) {
     return FINISH_LENGTH;

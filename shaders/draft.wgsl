@@ -7,6 +7,7 @@
 #import "lib/noise.wgsl"
 #import "lib/record.wgsl"
 #import "lib/drafting.wgsl"
+#import "lib/heads.wgsl"
 
 @group(0) @binding(0) var<uniform> sampling: Sampling;
 @group(0) @binding(1) var<uniform> drafting: Drafting;
@@ -47,15 +48,17 @@ var<private> nodes: u32;
 var<workgroup> pending: array<Pending, MAX_ROWS * DRAFTERS>;
 var<workgroup> scores: array<f32, MAX_ROWS>;
 var<workgroup> continuations: array<u32, MAX_ROWS>;
-var<workgroup> slots: array<u32, MAX_ROWS>;
 
 fn from_heads(node: u32, rank: u32) -> Pending {
-  let slot = slots[node];
+  let slot = state.slots[node];
   if (slot >= drafting.head_slots || rank >= drafting.head_width) {
     return Pending(NO_TOKEN, LOWEST, rank, NONE, NONE);
   }
   let candidate = head_candidates[slot * drafting.head_width + rank];
-  return Pending(candidate.token, candidate.log_probability, rank, NONE, candidate.next_slot);
+  // Whether a draw is verified must not depend on what was drawn.
+  let drawn = f32(rank + 1u) * DRAW_LOG_PROBABILITY;
+  let log_probability = select(candidate.log_probability, drawn, drafting.drawing != 0u);
+  return Pending(candidate.token, log_probability, rank, NONE, candidate.next_slot);
 }
 
 fn from_ngram(node: u32, rank: u32) -> Pending {
@@ -123,7 +126,7 @@ fn add(parent: u32, proposal: Pending, drafter: u32) -> u32 {
   state.paths[node * MAX_ROWS + depth] = node;
   scores[node] = proposal.score;
   continuations[node] = proposal.continuation;
-  slots[node] = select(proposal.slot, depth, drafting.head_slots_are_depths != 0u);
+  state.slots[node] = select(proposal.slot, depth, drafting.head_slots_are_depths != 0u);
   propose_all(node);
   return node;
 }
@@ -137,12 +140,12 @@ fn take(index: u32, keep: bool) -> u32 {
   for (var child = node + 1u; child < nodes; child++) {
     if (state.parents[child] == node && state.tokens[child] == proposal.token) {
       let gains_continuation = continuations[child] == NONE && proposal.continuation != NONE;
-      let gains_slot = slots[child] == NONE && proposal.slot != NONE;
+      let gains_slot = state.slots[child] == NONE && proposal.slot != NONE;
       if (gains_continuation) {
         continuations[child] = proposal.continuation;
       }
       if (gains_slot) {
-        slots[child] = proposal.slot;
+        state.slots[child] = proposal.slot;
       }
       if (gains_continuation || gains_slot) {
         propose(child, drafter, 0u);
@@ -217,7 +220,7 @@ fn draft(@builtin(local_invocation_index) thread: u32) {
   nodes = 1u;
   scores[0] = 0.0;
   continuations[0] = select(NONE, 0u, found != 0u);
-  slots[0] = 0u;
+  state.slots[0] = 0u;
   propose_all(0u);
   if (drafting.listed_nodes > 0u) {
     take_listed();

@@ -1,7 +1,6 @@
 // residual[row] = embedding[token of row]. One thread unpacks eight columns. An embedding split over several bindings is
 // dispatched part by part; each writes the rows whose token lies in it. Oracle: `embed` in src/backend/cpu/ops.rs.
-#import "lib/packed.wgsl"
-#import order
+#import "lib/packed_row.wgsl"
 
 @group(0) @binding(0) var<uniform> shape: MatmulShape;
 @group(0) @binding(1) var<storage, read> state: State;
@@ -17,22 +16,12 @@ fn embed(@builtin(global_invocation_id) id: vec3u) {
   if (step * 8u >= shape.columns || row >= pass_rows() || state.finish != 0u) {
     return;
   }
-  let token = state.tokens[row];
-  let quad = token / 4u - shape.first_quad;  // wraps below the part, and is then beyond it
-  if (quad >= shape.quads) {
+  let token = state.tokens[row] - 4u * shape.first_quad;  // wraps below the part, and is then beyond it
+  if (token >= 4u * shape.quads) {
     return;
   }
-  let tile = quad / QUADS;
-  let base = tile_base(tile);
-  let scales = base + shape.blocks * STEPS_PER_BLOCK * WORDS_PER_STEP * TILES;
-  let scale = load_scale(scales + step / STEPS_PER_BLOCK * SCALE_WORDS * TILES, quad % QUADS);
-  let at = base + step * WORDS_PER_STEP * TILES;
-  let output = token % 4u;
-  var values: array<f32, 8>;
-  for (var k = 0u; k < 8u; k++) {
-    values[k] = quant(at, quad % QUADS, output, slot_of_k(k, tile)) * scale.scale[output] + scale.minimum[output];
-  }
-  let to = row * shape.output_stride + step * 2u;
+  let values = row_octet(token, step);
+  let to = row * shape.output_stride + shape.output_offset + step * 2u;
   residual[to] = vec4f(values[0], values[1], values[2], values[3]);
   if (step * 8u + 4u < shape.columns) {
     residual[to + 1u] = vec4f(values[4], values[5], values[6], values[7]);

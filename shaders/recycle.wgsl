@@ -13,11 +13,6 @@
 
 override WORKGROUP: u32 = 8u;
 
-// Whether `a` comes before `b`: higher, or equal and of a lower token.
-fn before(a: Candidate, b: Candidate) -> bool {
-  return a.score > b.score || (a.score == b.score && a.token < b.token);
-}
-
 fn is_known_later(row: u32) -> bool {
   for (var later = row + 1u; later < pass_rows(); later++) {
     if (state.tokens[later] == state.tokens[row]) {
@@ -40,7 +35,7 @@ fn recycle(@builtin(global_invocation_id) id: vec3u) {
   for (var chunk = 0u; chunk < sampling.chunks; chunk++) {
     let candidate = candidates[row * sampling.chunks + chunk];
     var rank = SUCCESSORS;
-    while (rank > 0u && candidate.score > LOWEST && before(candidate, best[rank - 1u])) {
+    while (rank > 0u && candidate.score > LOWEST && is_before(candidate, best[rank - 1u])) {
       rank -= 1u;
       if (rank + 1u < SUCCESSORS) {
         best[rank + 1u] = best[rank];

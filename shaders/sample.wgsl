@@ -10,6 +10,8 @@
 @group(0) @binding(3) var<storage, read> thresholds: array<f32>;        // [rows], read when a filter is on
 @group(0) @binding(4) var<storage, read_write> candidates: array<Candidate>; // [rows, chunks]
 
+#import "lib/edge.wgsl"
+
 override WORKGROUP: u32 = 8u;
 
 fn better(best: Candidate, logit: f32, token: u32, edge: f32, position: u32) -> Candidate {
@@ -33,10 +35,7 @@ fn sample(@builtin(global_invocation_id) id: vec3u) {
   if (chunk >= sampling.chunks || row >= pass_rows() || state.finish != 0u) {
     return;
   }
-  var edge = LOWEST;
-  if (sampling.top_k > 0u || sampling.top_p < 1.0 || sampling.min_p > 0.0) {
-    edge = thresholds[row];
-  }
+  let edge = edge_of(row);
   let position = state.context_length + state.depths[row] + 1u;
   let first = chunk * CHUNK_QUADS;
   var best = Candidate(LOWEST, 4u * first);

@@ -11,31 +11,11 @@
 @group(0) @binding(2) var<storage, read> logits: array<vec4f>;           // [rows, vocabulary], processed
 @group(0) @binding(3) var<storage, read_write> thresholds: array<f32>;   // [rows]
 
-const THREADS = 64u;
-var<workgroup> partial: array<vec2f, THREADS>;
+#import "lib/row.wgsl"
 
 // The float whose order-preserving image is `image`.
 fn float_of(image: u32) -> f32 {
   return bitcast<f32>(select(~image, image ^ 0x80000000u, image >= 0x80000000u));
-}
-
-fn valid(quad: u32) -> vec4<bool> {
-  return vec4u(4u * quad) + vec4u(0u, 1u, 2u, 3u) < vec4u(sampling.valid_tokens);
-}
-
-fn highest_logit(row: u32, thread: u32) -> f32 {
-  var highest = vec4f(LOWEST);
-  for (var quad = thread; quad < sampling.vocabulary_quads; quad += THREADS) {
-    highest = max(highest, select(vec4f(LOWEST), logits[row * sampling.vocabulary_quads + quad], valid(quad)));
-  }
-  partial[thread] = vec2f(max(max(highest.x, highest.y), max(highest.z, highest.w)), 0.0);
-  workgroupBarrier();
-  var result = LOWEST;
-  for (var t = 0u; t < THREADS; t++) {
-    result = max(result, partial[t].x);
-  }
-  workgroupBarrier();
-  return result;
 }
 
 // How many logits are at least `edge`, and their mass relative to the highest.
@@ -48,14 +28,7 @@ fn count_and_mass(row: u32, thread: u32, edge: f32, highest: f32) -> vec2f {
     count += select(vec4f(0.0), vec4f(1.0), kept);
     mass += select(vec4f(0.0), exp(logit - highest), kept);
   }
-  partial[thread] = vec2f((count.x + count.y) + (count.z + count.w), (mass.x + mass.y) + (mass.z + mass.w));
-  workgroupBarrier();
-  var result = vec2f();
-  for (var t = 0u; t < THREADS; t++) {
-    result += partial[t];
-  }
-  workgroupBarrier();
-  return result;
+  return sum_of_threads(thread, vec2f(sum_of_quad(count), sum_of_quad(mass)));
 }
 
 // Bisects for the highest edge that keeps at least `wanted` logits (or mass); `otherwise` where there is none.

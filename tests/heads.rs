@@ -1,4 +1,4 @@
-//! Draft heads: the files they come in, what is refused, and that heads made from a model predict what the model does.
+//! Draft heads: the files they come in, what is refused, and where their matrices go.
 
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
@@ -6,22 +6,15 @@ mod harness;
 
 use std::cell::Cell;
 
-use draftree::backend::Backend as _;
-use draftree::backend::cpu::CpuBackend;
-use draftree::backend::cpu::heads::{CpuHeads, DraftScene};
-use draftree::error::{Error, ErrorCode, Result};
+use draftree::error::{ErrorCode, Result};
 use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, head_layouts, stream_heads};
 use draftree::model::heads::{HeadVector, model_identity};
 use draftree::model::{
     ByteSource, Checkpoint, FileEntry, HeadFile, Matrix, MemorySource, PackedFormat, TensorType, Vector,
 };
-use draftree::sampling::SamplingParams;
-use draftree::speculate::heads::{Ranking, TOP_K};
-use draftree::speculate::tree::Tree;
 use harness::heads::{File, Heads, Tensor};
 use harness::model_files::Collected;
 use harness::model_files::tiny::{self, Folder, HIDDEN, VOCAB};
-use harness::random::Random;
 use harness::{heads, synthetic};
 use pollster::block_on;
 
@@ -191,6 +184,15 @@ fn a_medusa_1_0_model_is_both_a_model_and_heads() {
     let beside = Folder::tiny("llama").file("medusa_lm_head.safetensors", medusa(2, 1, "").bytes()).source();
     assert_eq!(harness::open(&beside).config.hidden_size, HIDDEN);
     assert_eq!(block_on(HeadFile::open(&beside)).unwrap().depths, 2);
+
+    let found = |source: &MemorySource| block_on(HeadFile::find(source)).unwrap().map(|heads| heads.depths);
+    assert_eq!((found(&source), found(&beside)), (Some(4), Some(2)));
+    assert_eq!(found(&Folder::tiny("llama").source()), None, "a model without heads");
+    let gguf = ("m.gguf", tiny::Gguf::tiny("llama").bytes());
+    assert_eq!(found(&MemorySource::new([gguf.clone()])), None);
+    assert_eq!(found(&MemorySource::new([gguf.clone(), ("m.heads.safetensors", medusa(3, 1, "").bytes())])), Some(3));
+    let damaged = MemorySource::new([gguf, ("m.heads.safetensors", b"<!doctype html>".to_vec())]);
+    assert!(block_on(HeadFile::find(&damaged)).is_err(), "heads that cannot be read are not passed over");
 }
 
 fn check_fault(what: &str, file: &File, code: ErrorCode, words: &[&str]) {
@@ -437,235 +439,4 @@ fn rows_of_the_models_output_matrix_are_gathered_in_its_own_format_and_in_bounde
             assert!(watched.2.get() < 200, "{} requests for 900 rows", watched.2.get());
         }
     }
-}
-
-/// A model, heads made from it, and the hidden row of the last token of a text.
-struct Setting {
-    backend: CpuBackend,
-    heads: CpuHeads,
-    hidden: Vec<f32>,
-    /// Logits of the model for the token after the text.
-    logits: Vec<f32>,
-    start: usize,
-}
-
-impl Setting {
-    fn new(model: &impl ByteSource, heads: &impl ByteSource) -> Self {
-        let mut backend = harness::cpu(model);
-        let vocab = backend.config().vocab_size;
-        let text = Random::new(5).tokens(12, vocab);
-        let (last, context) = text.split_last().unwrap();
-        harness::prefill(&mut backend, 0, context);
-        let hidden = backend.hidden(context.len(), &Tree::chain(&[*last]).unwrap()).swap_remove(0);
-        let logits = harness::logits_of(&mut backend, context.len(), *last);
-        Self { heads: heads::cpu(heads, model), hidden, logits, start: text.len(), backend }
-    }
-
-    fn children(&self, sampling: &SamplingParams, path: &[u32]) -> Option<Ranking> {
-        let valid_tokens = self.backend.config().vocab_size as u32;
-        let scene = DraftScene { sampling, context_length: self.start, valid_tokens };
-        self.heads.draft(self.backend.target(), &self.hidden, scene).children(path).unwrap()
-    }
-
-    fn greedy(&self, path: &[u32]) -> Ranking {
-        self.children(&SamplingParams::default(), path).expect("a depth that is drafted")
-    }
-}
-
-fn every_kind() -> Vec<Heads> {
-    let mut kinds = Vec::new();
-    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
-        for own in [false, true] {
-            for draft_vocab in [None, Some(200)] {
-                for rank in [None, Some(5)] {
-                    kinds.push(Heads { form, own, draft_vocab, rank, layers: 2, ..Heads::default() });
-                }
-            }
-        }
-    }
-    kinds
-}
-
-#[test]
-fn exact_heads_predict_at_every_depth_what_the_model_predicts_next() {
-    for model in [synthetic::Model::RAGGED, synthetic::Model { tied: false, ..synthetic::Model::RAGGED }] {
-        let model = model.source();
-        for kind in every_kind() {
-            let setting = Setting::new(&model, &heads::from_model(&model, kind));
-            let shape = setting.heads.shape();
-            assert_eq!((shape.depths, shape.warning.as_ref()), (3, None));
-            let best = (0..shape.draft_vocab)
-                .map(|draft| shape.token(draft))
-                .max_by(|&a, &b| setting.logits[a as usize].total_cmp(&setting.logits[b as usize]))
-                .unwrap();
-            for path in [&[7][..], &[7, 300], &[7, 8, 9]] {
-                let ranking = setting.greedy(path);
-                assert_eq!(ranking.candidates.len(), TOP_K, "{kind:?}");
-                assert_eq!(ranking.candidates[0].token, best, "{kind:?}, {path:?}");
-                for candidate in &ranking.candidates {
-                    let logit = setting.logits[candidate.token as usize];
-                    assert_eq!(candidate.score, logit, "{kind:?}: the score is the model's own logit");
-                }
-            }
-            assert_eq!(setting.children(&SamplingParams::default(), &[1, 2, 3, 4]), None, "below the last depth");
-        }
-    }
-}
-
-#[test]
-fn exact_heads_draw_what_the_model_will_draw_at_that_position() {
-    let model = synthetic::Model::RAGGED.source();
-    let setting = Setting::new(&model, &heads::from_model(&model, Heads::default()));
-    for seed in 0..40 {
-        let sampling = SamplingParams { temperature: 0.9, seed, ..Default::default() };
-        let mut processed = setting.logits.clone();
-        draftree::sampling::process_logits(&mut processed, &[], &sampling);
-        for depth in 1..=3 {
-            let position = (setting.start + depth) as u32;
-            let drawn = draftree::sampling::sample(&processed, position, &sampling);
-            let ranking = setting.children(&sampling, &vec![7; depth]).unwrap();
-            assert_eq!(ranking.candidates[0].token, drawn, "seed {seed}, depth {depth}");
-        }
-    }
-}
-
-#[test]
-fn noisy_heads_differ_from_the_model_and_by_depth_or_path() {
-    let model = synthetic::Model::RAGGED.source();
-    for kind in every_kind() {
-        let setting = Setting::new(&model, &heads::from_model(&model, Heads { noise: 0.5, ..kind }));
-        let (first, second) = (setting.greedy(&[7]), setting.greedy(&[7, 7]));
-        let own_logit = setting.logits[first.candidates[0].token as usize];
-        assert_ne!(first.candidates[0].score, own_logit, "{kind:?}");
-        assert_ne!(first, second, "{kind:?}");
-        let depends_on_path = kind.rank.is_some() || kind.form == HeadForm::Recurrent;
-        assert_eq!(setting.greedy(&[7, 8]) != second, depends_on_path, "{kind:?}");
-        let again = Setting::new(&model, &heads::from_model(&model, Heads { noise: 0.5, ..kind }));
-        assert_eq!(again.greedy(&[7]), first, "the same seed gives the same heads");
-    }
-}
-
-fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
-}
-
-fn product(weights: &[f32], x: &[f32]) -> Vec<f32> {
-    weights.chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
-}
-
-fn assert_close(found: &[f32], expected: &[f32], place: &str) {
-    assert_eq!(found.len(), expected.len(), "{place}");
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!(
-            (found - expected).abs() <= 1e-4 * (1.0 + expected.abs()),
-            "{place}: {i}: {found}, expected {expected}"
-        );
-    }
-}
-
-/// The float32 values of a tensor of the file.
-fn values(file: &File, name: &str) -> Vec<f32> {
-    let bytes = &file.tensors[name].data;
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-fn step(x: &[f32], product: &[f32], bias: &[f32]) -> Vec<f32> {
-    (0..x.len()).map(|i| x[i] + silu(product[i] + bias[i])).collect()
-}
-
-#[test]
-fn every_stored_layer_of_every_head_is_computed() {
-    let model = synthetic::Model::RAGGED.source();
-    let file = heads::file(&model, Heads { layers: 3, noise: 1.0, ..Heads::default() });
-    let setting = Setting::new(&model, &file.source());
-    let rows = setting.heads.parallel_rows(&setting.hidden).unwrap();
-    for (head, row) in rows.iter().enumerate() {
-        let mut expected = setting.hidden.clone();
-        for layer in 0..3 {
-            let weight = values(&file, &format!("blocks.{head}.{layer}.weight"));
-            let bias = values(&file, &format!("blocks.{head}.{layer}.bias"));
-            expected = step(&expected, &product(&weight, &expected), &bias);
-        }
-        assert_close(row, &expected, &format!("head {head}"));
-    }
-}
-
-#[test]
-fn the_recurrent_state_takes_up_every_token_of_the_path_the_root_included() {
-    let model = synthetic::Model { tied: false, ..synthetic::Model::RAGGED }.source();
-    let kind = Heads { form: HeadForm::Recurrent, noise: 1.0, ..Heads::default() };
-    let one = heads::file(&model, kind);
-    let mut each = one.clone();
-    each.metadata.remove("form");
-    for level in 1..3 {
-        let other = heads::file(&model, Heads { seed: 50 + level, ..kind });
-        for end in ["weight", "bias"] {
-            each = each.with(&format!("blocks.{level}.0.{end}"), other.tensors[&format!("blocks.0.0.{end}")].clone());
-        }
-    }
-    let (_, weights) = harness::model_files::load(&model).unwrap();
-    let (embedding, lm_head) = (weights.unpack(Matrix::Embedding), weights.unpack(Matrix::LmHead));
-    for (file, shared) in [(one, true), (each, false)] {
-        let setting = Setting::new(&model, &file.source());
-        assert_eq!((setting.heads.shape().form, setting.heads.shape().depths), (HeadForm::Recurrent, 3));
-        let mut state = setting.hidden.clone();
-        let path = [3, 400, 8];
-        for (level, &token) in path.iter().enumerate() {
-            let block = if shared { 0 } else { level };
-            let input = [&state[..], &embedding[token as usize * state.len()..][..state.len()]].concat();
-            let weight = values(&file, &format!("blocks.{block}.0.weight"));
-            let bias = values(&file, &format!("blocks.{block}.0.bias"));
-            state = step(&state, &product(&weight, &input), &bias);
-            let logits = product(&lm_head, &state);
-            let ranking = setting.greedy(&path[..=level]);
-            let found: Vec<f32> = ranking.candidates.iter().map(|candidate| candidate.score).collect();
-            let expected: Vec<f32> =
-                ranking.candidates.iter().map(|candidate| logits[candidate.token as usize]).collect();
-            assert_close(&found, &expected, &format!("level {level}"));
-            let best = logits.iter().copied().fold(f32::MIN, f32::max);
-            assert_close(&found[..1], &[best], &format!("level {level}"));
-        }
-    }
-}
-
-#[test]
-fn the_correction_is_the_product_of_the_previous_tokens_row_and_the_candidates() {
-    let model = synthetic::Model::RAGGED.source();
-    let kind = Heads { noise: 0.7, rank: Some(6), draft_vocab: Some(300), ..Heads::default() };
-    let file = heads::file(&model, kind);
-    let plain = file.clone().without("previous.weight").without("correction.weight");
-    let (with, without) = (Setting::new(&model, &file.source()), Setting::new(&model, &plain.source()));
-    let (previous, correction) = (values(&file, "previous.weight"), values(&file, "correction.weight"));
-    let sampling = SamplingParams { temperature: 0.5, seed: 3, ..Default::default() };
-    for path in [&[9][..], &[9, 77]] {
-        let (with, without) = (with.children(&sampling, path).unwrap(), without.children(&sampling, path).unwrap());
-        let last = *path.last().unwrap() as usize;
-        for candidate in &with.candidates {
-            let before = without.candidates.iter().find(|other| other.draft == candidate.draft).unwrap();
-            let dot: f32 = (0..6).map(|i| previous[last * 6 + i] * correction[candidate.draft * 6 + i]).sum();
-            assert_close(&[candidate.score], &[before.score + dot / 0.5], "corrected score");
-        }
-        let sum: f32 = with.probabilities().iter().sum();
-        assert!(sum > 0.0 && sum <= 1.0 + 1e-5, "probabilities sum to {sum}");
-        assert!(with.candidates.windows(2).all(|pair| pair[0].score >= pair[1].score));
-    }
-}
-
-#[test]
-fn the_embedded_model_takes_heads_made_from_it() {
-    let model = harness::embedded();
-    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
-        let setting = Setting::new(&model, &heads::from_model(&model, Heads { form, ..Heads::default() }));
-        let best = (0..setting.logits.len()).max_by(|&a, &b| setting.logits[a].total_cmp(&setting.logits[b])).unwrap();
-        assert_eq!(setting.greedy(&[1]).candidates[0].token, best as u32);
-    }
-}
-
-#[test]
-fn heads_without_their_matrices_are_an_error() {
-    let model = synthetic::Model::RAGGED.source();
-    let file = heads::from_model(&model, Heads::default());
-    let fitted = block_on(HeadFile::open(&file)).unwrap().fit(&harness::open(&model)).unwrap();
-    let error: Error = CpuHeads::new(fitted, Default::default()).unwrap_err();
-    assert_eq!(error.code(), ErrorCode::MissingTensor);
 }

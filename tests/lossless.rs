@@ -7,12 +7,15 @@ mod harness;
 
 use draftree::backend::{Backend, FinishReason};
 use draftree::engine::{Drafters, Engine, GenerateOptions, MAX_STEPS_IN_FLIGHT};
+use draftree::error::ErrorCode;
+use draftree::model::heads::HeadForm;
 use draftree::sampling::SamplingParams;
 use draftree::speculate::Source;
 use draftree::speculate::costs::PassCosts;
 use draftree::speculate::shape::{RankTree, Shape};
+use harness::heads::{Heads, give_cpu, give_gpu};
 use harness::random::Random;
-use harness::{Written, cpu, downloaded, embedded, engine, generate, generate_afresh, gpu, text};
+use harness::{Written, cpu, downloaded, embedded, engine, fitted_heads, generate, generate_afresh, gpu, heads, text};
 
 /// Begins a story, goes back to its words, and repeats itself: drafts are right, wrong, and right for long.
 const PROMPTS: [&str; 3] = [
@@ -21,14 +24,25 @@ const PROMPTS: [&str; 3] = [
     "Lily said: I like to play. I like to run. Ben said: I like to play. I like to",
 ];
 
+/// How far ahead the heads guess that most tests use.
+const HEAD_DEPTHS: usize = 4;
+
 /// The larger a pass the less it costs, so that the largest is always chosen.
 const GENEROUS: PassCosts = PassCosts::fixed([1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6]);
 
+/// Both backends, with heads that are right now and then.
 macro_rules! on_both {
     ($check:expr) => {
         let source = embedded();
-        $check(&mut engine(&source, cpu(&source)));
-        $check(&mut engine(&source, gpu(&source)));
+        on_both!($check, fitted_heads::parallel(&source));
+    };
+    ($check:expr, $heads:expr) => {
+        let (source, heads) = (embedded(), $heads);
+        let (mut cpu, mut gpu) = (cpu(&source), gpu(&source));
+        give_cpu(&mut cpu, &heads, &source);
+        give_gpu(&mut gpu, &heads, &source);
+        $check(&mut engine(&source, cpu));
+        $check(&mut engine(&source, gpu));
     };
 }
 
@@ -36,16 +50,18 @@ fn plain(max_tokens: u32) -> GenerateOptions {
     GenerateOptions { max_tokens, ignore_eos: true, draft: Drafters::None, ..Default::default() }
 }
 
-fn drafters() -> [(&'static str, Drafters); 3] {
+fn drafters() -> [(&'static str, Drafters); 4] {
     [
+        ("medusa", Drafters::These(vec![Source::Heads])),
         ("ngram", Drafters::These(vec![Source::NGram])),
         ("recycling", Drafters::These(vec![Source::Recycling])),
         ("auto", Drafters::Auto),
     ]
 }
 
-/// A tree whose paths go on from earlier ones.
-fn random_tree(random: &mut Random) -> Shape {
+/// A tree whose paths go on from earlier ones, no deeper than these drafters may be asked to fill.
+fn random_tree(random: &mut Random, drafter: &str) -> Shape {
+    let deepest = if drafter == "medusa" { HEAD_DEPTHS } else { 12 };
     let nodes = 1 + random.below(40);
     let mut paths: Vec<Vec<usize>> = Vec::new();
     while paths.len() < nodes {
@@ -55,7 +71,7 @@ fn random_tree(random: &mut Random) -> Shape {
             paths[random.below(paths.len())].clone()
         };
         let path = [above.as_slice(), &[random.below(4)]].concat();
-        if !paths.contains(&path) && path.len() <= 12 {
+        if !paths.contains(&path) && path.len() <= deepest {
             paths.push(path);
         }
     }
@@ -86,7 +102,7 @@ fn a_drafted_text_is_the_plain_text_for_any_tree() {
             let expected = generate_afresh(engine, &text(prompt), &plain(60));
             for (name, draft) in drafters() {
                 let grown = [2, 3, 16, 64].map(|nodes| (Shape::Grown, Some(nodes)));
-                let fixed = [(); 10].map(|()| (random_tree(&mut random), None));
+                let fixed = [(); 10].map(|()| (random_tree(&mut random, name), None));
                 for (tree, max_nodes) in grown.into_iter().chain(fixed) {
                     for steps_in_flight in [Some(1), None] {
                         let place =
@@ -132,6 +148,67 @@ fn a_drafted_sample_is_the_plain_sample_of_its_seed() {
         }
     }
     on_both!(check);
+}
+
+#[test]
+fn heads_of_every_kind_change_nothing() {
+    fn check<B: Backend>(engine: &mut Engine<B>) {
+        engine.set_costs(GENEROUS);
+        let mut random = Random::new(23);
+        let heads = engine.backend().heads().cloned();
+        for sampling in [SamplingParams::default(), sampled(0.8, 3)[1].clone()] {
+            let plain = GenerateOptions { sampling, ..plain(40) };
+            let expected = generate_afresh(engine, &text(PROMPTS[1]), &plain);
+            for (name, draft) in [&drafters()[0], &drafters()[3]] {
+                for tree in [Shape::Grown, random_tree(&mut random, name)] {
+                    let options = GenerateOptions {
+                        draft: draft.clone(),
+                        tree: tree.clone(),
+                        max_nodes: Some(32),
+                        ..plain.clone()
+                    };
+                    let written = generate_afresh(engine, &text(PROMPTS[1]), &options);
+                    assert_same(&written, &expected, &format!("{name}, {tree:?}, {heads:?}"));
+                }
+            }
+        }
+    }
+    let source = embedded();
+    let parallel = Heads { count: 5, ..Heads::default() };
+    let recurrent = Heads { form: HeadForm::Recurrent, ..parallel };
+    let noise = 0.5;
+    let files = [
+        fitted_heads::recurrent(&source),
+        heads::from_model(&source, parallel),
+        heads::from_model(&source, Heads { noise, layers: 2, draft_vocab: Some(200), rank: Some(6), ..parallel }),
+        heads::from_model(&source, Heads { noise, own: true, draft_vocab: Some(300), rank: Some(6), ..recurrent }),
+    ];
+    for file in files {
+        on_both!(check, file);
+    }
+}
+
+#[test]
+fn a_tree_deeper_than_the_heads_is_refused_when_nobody_else_drafts() {
+    fn check<B: Backend>(engine: &mut Engine<B>) {
+        let tree = Shape::Fixed(RankTree::dense(&[1; 5]).unwrap());
+        let options = |sources: &[Source]| GenerateOptions {
+            draft: Drafters::These(sources.to_vec()),
+            tree: tree.clone(),
+            ..plain(10)
+        };
+        let error = engine.start(&text(PROMPTS[0]), &options(&[Source::Heads])).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidOption);
+        let words = error.to_string();
+        assert!(words.contains("depth 5") && words.contains("guess 4 tokens"), "{words}");
+        assert!(engine.start(&text(PROMPTS[0]), &options(&[Source::Heads, Source::NGram])).is_ok());
+    }
+    on_both!(check);
+    let source = embedded();
+    let mut without = engine(&source, cpu(&source));
+    let options = GenerateOptions { draft: Drafters::These(vec![Source::Heads]), ..plain(10) };
+    let error = without.start(&text(PROMPTS[0]), &options).unwrap_err();
+    assert!(error.code() == ErrorCode::InvalidOption && error.to_string().contains("medusa"), "{error}");
 }
 
 #[test]
@@ -270,7 +347,9 @@ fn a_text_goes_on_to_the_last_position_of_the_context() {
 #[test]
 fn a_pass_is_one_submit_whatever_it_verifies() {
     let source = embedded();
-    let mut engine = engine(&source, gpu(&source));
+    let mut gpu = gpu(&source);
+    give_gpu(&mut gpu, &fitted_heads::parallel(&source), &source);
+    let mut engine = engine(&source, gpu);
     engine.set_costs(GENEROUS);
     for nodes in [1, 4, 64] {
         let options =
@@ -278,6 +357,8 @@ fn a_pass_is_one_submit_whatever_it_verifies() {
         let stats = generate_afresh(&mut engine, &text(PROMPTS[1]), &options).stats;
         assert_eq!(stats.passes, stats.submits, "{nodes} nodes");
         let layers = engine.backend().config().num_hidden_layers as u32;
-        assert!(stats.dispatches_per_pass <= 7 * layers + 10, "{stats:?}");
+        // One launch for each of the four heads' own outputs, and four around them.
+        let heads = if nodes > 1 { 8 } else { 0 };
+        assert!(stats.dispatches_per_pass <= 7 * layers + 10 + heads, "{stats:?}");
     }
 }

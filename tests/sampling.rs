@@ -14,6 +14,7 @@ use draftree::engine::Engine;
 use draftree::error::ErrorCode;
 use draftree::sampling::{SamplingParams, noise, process_logits, sample, threshold};
 use harness::random::Random;
+use harness::statistics::{check_distribution, probabilities};
 use harness::synthetic::Model;
 use harness::{cpu, decode, embedded, engine, gpu, logits_of, prefill, setup};
 use pollster::block_on;
@@ -101,43 +102,6 @@ fn a_temperature_too_small_to_divide_by_is_refused() {
             result.err().is_none_or(|e| e.code() == ErrorCode::InvalidOption && e.to_string().contains("temperature"))
         );
     }
-}
-
-/// Checks draws against probabilities by Pearson's chi-square; tokens with fewer than five expected draws count as one.
-fn check_distribution(draws: &[u32], probabilities: &[f64], place: &str) {
-    let n = draws.len() as f64;
-    let mut counts = vec![0.0; probabilities.len()];
-    for &token in draws {
-        counts[token as usize] += 1.0;
-    }
-    let (mut statistic, mut cells, mut rare) = (0.0, 0, (0.0, 0.0));
-    for (&count, &probability) in counts.iter().zip(probabilities) {
-        assert!(probability > 0.0 || count == 0.0, "{place}: a token without probability was drawn");
-        if probability * n < 5.0 {
-            rare = (rare.0 + count, rare.1 + probability * n);
-            continue;
-        }
-        statistic += (count - probability * n).powi(2) / (probability * n);
-        cells += 1;
-    }
-    if rare.1 > 5.0 {
-        statistic += (rare.0 - rare.1).powi(2) / rare.1;
-        cells += 1;
-    }
-    assert!(cells >= 2, "{place}: {cells} cells say nothing");
-    // The 0.9999 quantile (Wilson & Hilferty 1931). Seeds are fixed, so this never fails by chance.
-    let freedom = f64::from(cells - 1);
-    let limit = freedom * (1.0 - 2.0 / (9.0 * freedom) + 3.72 * (2.0 / (9.0 * freedom)).sqrt()).powi(3);
-    assert!(statistic < limit, "{place}: chi-square {statistic:.1} for {freedom} degrees of freedom, limit {limit:.1}");
-}
-
-/// Probabilities of the processed logits after the filters.
-fn probabilities(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
-    let edge = if params.filters() { threshold(logits, params) } else { f32::MIN };
-    let highest = logits.iter().copied().fold(f32::MIN, f32::max);
-    let weight = |logit: f32| if logit >= edge { f64::from(logit - highest).exp() } else { 0.0 };
-    let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
-    logits.iter().map(|&logit| weight(logit) / total).collect()
 }
 
 /// Parameters whose draws are counted.

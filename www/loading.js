@@ -24,6 +24,7 @@ const stages = {
   weights: 'Moving the weights to the GPU',
   compile: 'Preparing the GPU programs',
   check: 'Checking that the GPU computes rightly',
+  heads: 'Moving the draft heads to the GPU',
 };
 
 /** @param {string} name */

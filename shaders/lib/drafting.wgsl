@@ -9,16 +9,22 @@ struct Drafting {
   head_width: u32,                 // candidates of a slot
   head_slots_are_depths: u32,      // whether slot d belongs to every node of depth d
   recycling_log_probability: f32,  // that one of a token's successors is right
+  rejects: u32,                    // whether tokens pass by rejection (reject.wgsl)
+  drawing: u32,                    // how heads draw children, for that rule; 0 = theirs count as given
+  draft_vocabulary: u32,           // ids that heads draw from
+  draw_chunks: u32,                // chunks of them
   padding: u32,
   ngram_log_probabilities: array<vec4f, 2>,  // that the next token of a match is right, by class of its length
 }
 
-// A token that a draft head proposes, in descending order of probability.
-struct HeadCandidate {
-  token: u32,
-  log_probability: f32,
-  next_slot: u32,  // the slot of its own children, where slots are not depths
-}
+// Values of `drawing`. Mirrored by `Drawing` in src/speculate/rejection.rs.
+const DRAWS_INDEPENDENTLY = 1u;
+const DRAWS_WITHOUT_REPLACEMENT = 2u;
+const DRAWS_CHUNKS = 3u;
+// A draw of rank r is taken to have the log-probability r + 1 times this; as in src/speculate/grow.rs.
+const DRAW_LOG_PROBABILITY = -0.7;
+// `Source::Heads` in src/speculate/mod.rs.
+const HEADS = 1u;
 
 fn ngram_log_probability(match_class: u32) -> f32 {
   return drafting.ngram_log_probabilities[match_class / 4u][match_class % 4u];

@@ -26,6 +26,11 @@ fn threefry(key: vec2u, counter: vec2u) -> vec2u {
   return even_group(x) + vec2u(third, key.x + 5u);
 }
 
+// One of the 2^24 multiples of 2^-24 in [0, 1). Oracle: `uniform` in src/sampling/noise.rs.
+fn uniform_draw(seed: vec2u, position: u32, index: u32) -> f32 {
+  return f32(threefry(seed, vec2u(position, index)).x >> 8u) * 0x1p-24;
+}
+
 // -log of an exponential variate. The variate is -log(1 - u) with u uniform and fine near zero, where the winners are.
 fn gumbel(seed: vec2u, position: u32, token: u32) -> f32 {
   let u = (f32(threefry(seed, vec2u(position, token)).x) + 0.5) * 0x1p-32;

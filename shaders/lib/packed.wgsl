@@ -21,6 +21,7 @@ struct MatmulShape {
   output_stride: u32, // vec4f from one row of outputs to the next
   columns: u32,       // inputs of the product
   epsilon: f32,       // of the norm
+  output_offset: u32, // vec4f before the first column of a row of outputs
 }
 
 // One word of each output of a tile. Loaded whole: one address for 16 words.

@@ -1,5 +1,6 @@
-// What token recycling proposes: the successors of a token as they would be chosen at a position. Expects
-// `successors: array<Successor>`. Oracle: `ranked` in src/speculate/recycling.rs.
+// What token recycling proposes: the successors of a token as they would be chosen at a position, with the noise of that choice,
+// unless tokens pass by rejection: that knows another noise, and drafting must know none of it. Expects
+// `drafting` and `successors: array<Successor>`. Oracle: `ranked` in src/speculate/recycling.rs.
 #import "lib/successors.wgsl"
 
 // Successor number `rank` of `token`, and the logarithm of its share of the probability of all; NO_TOKEN where there is none.
@@ -12,7 +13,7 @@ fn recycled(token: u32, position: u32, rank: u32) -> Candidate {
     let successor = successors[token * SUCCESSORS + i];
     if (successor.token != 0u) {
       tokens[count] = successor.token - 1u;
-      scores[count] = successor.score + noise_of(position, successor.token - 1u);
+      scores[count] = successor.score + select(noise_of(position, tokens[count]), 0.0, drafting.rejects != 0u);
       highest = max(highest, scores[count]);
       count += 1u;
     }

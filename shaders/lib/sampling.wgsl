@@ -13,14 +13,22 @@ struct Sampling {
   repetition_penalty: f32, // 1 = off
   frequency_penalty: f32,
   presence_penalty: f32,
+  shares_noise: u32,      // whether drafters rank with the noise of the choice they guess
 }
 
 // Below every logit; finite, since WGSL has no infinity.
 const LOWEST = -3.0e38;
+// A token that does not exist.
+const NO_TOKEN = 0xffffffffu;
 // Quads of logits that one thread of sample.wgsl reduces.
 const CHUNK_QUADS = 32u;
 
 struct Candidate {
   score: f32,
   token: u32,
+}
+
+// Whether `a` comes before `b`: higher, or equal and of a lower token.
+fn is_before(a: Candidate, b: Candidate) -> bool {
+  return a.score > b.score || (a.score == b.score && a.token < b.token);
 }

@@ -25,11 +25,21 @@ struct State {
   paths: array<u32, MAX_ROWS * MAX_ROWS>,   // [node, d] = the node's ancestor at depth d (itself at its own depth)
   sources: array<u32, MAX_ROWS>,            // who drafted a node (Source in src/speculate/mod.rs)
   visited: array<u32, MAX_ROWS>,
+  slots: array<u32, MAX_ROWS>,              // slot of head candidates that a node's children are drafted from
 }
 
 // Nodes that this pass computes: the first ones of the tree. They are a tree too, since a parent stands before its children.
 fn pass_rows() -> u32 {
   return min(state.rows, state.row_limit);
+}
+
+fn is_end_token(token: u32) -> bool {
+  for (var i = 0u; i < state.end_token_count; i++) {
+    if (state.end_tokens[i] == token) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // The cache slot that holds logical position `position` as node `node` sees it: a committed slot, or the scratch row of the

@@ -2,7 +2,6 @@
 
 // Successors kept of a token; mirrored by `SUCCESSORS` in src/speculate/recycling.rs.
 const SUCCESSORS = 8u;
-const NO_TOKEN = 0xffffffffu;
 
 // Its size is in src/backend/gpu/drafting.rs.
 struct Successor {

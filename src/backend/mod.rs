@@ -13,7 +13,9 @@ pub mod self_check;
 
 use crate::error::Result;
 use crate::model::ModelConfig;
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
@@ -64,6 +66,13 @@ pub struct GenerationSetup {
     pub valid_tokens: u32,
     /// How the trees are drafted that passes verify.
     pub draft: DraftPlan,
+}
+
+impl GenerationSetup {
+    /// The rule that decides. Where nothing is drafted, or nothing is left to chance that a rule would weigh, it is the exact one.
+    pub fn rule(&self) -> AcceptRule {
+        if self.draft.nodes() == 1 { AcceptRule::Exact } else { self.draft.accept.at(self.sampling.temperature) }
+    }
 }
 
 /// A token that a step emitted.
@@ -122,6 +131,9 @@ pub trait Backend {
 
     /// Positions there can be: the model's context, or less where memory is short.
     fn context_limit(&self) -> usize;
+
+    /// The draft heads that it can draft with.
+    fn heads(&self) -> Option<&DraftHeads>;
 
     /// Computes and keeps the keys and values of `tokens` at positions `start..`, all committed.
     ///

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::DraftHeads;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::controller::{Controller, Observation, situation};
 use crate::speculate::costs::{PassCosts, SIZES};
 use crate::speculate::shape::Shape;
@@ -181,11 +183,20 @@ impl DraftControl {
     }
 }
 
-/// The drafting that options ask for; `available` are the drafters that have something to work with, `costs` what passes cost here.
+/// Drafters that need nothing but the text.
+const ALWAYS: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
+
+/// The drafters that have something to work with, where the model has these heads.
+pub fn available(heads: Option<&DraftHeads>) -> Sources {
+    if heads.is_some() { ALWAYS.with(Source::Heads) } else { ALWAYS }
+}
+
+/// The drafting that options ask for, of a model that has these heads; `costs` is what passes cost here.
 ///
 /// # Errors
-/// `InvalidOption` for a drafter that has not, and for too many nodes.
-pub fn plan(options: &GenerateOptions, available: Sources, costs: &PassCosts) -> Result<DraftPlan> {
+/// `InvalidOption` for a drafter that has nothing to work with, for too many nodes, and for a fixed tree that nobody can fill.
+pub fn plan(options: &GenerateOptions, heads: Option<&DraftHeads>, costs: &PassCosts) -> Result<DraftPlan> {
+    let available = available(heads);
     let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
     let affordable = SIZES.iter().zip(costs.ms()).filter(|&(_, ms)| *ms <= MAX_PLAIN_PASSES * costs.ms()[0]);
     let most = affordable.map(|(&rows, _)| rows).max().unwrap_or(1);
@@ -206,5 +217,22 @@ pub fn plan(options: &GenerateOptions, available: Sources, costs: &PassCosts) ->
             named.iter().fold(Sources::NONE, |set, &source| set.with(source))
         }
     };
+    // What heads draw must be verified in order: a draw that is passed over would leave the next one's distribution unknown.
+    if sources.contains(Source::Heads)
+        && options.accept.at(options.sampling.temperature) == AcceptRule::Rejection
+        && matches!(&options.tree, Shape::Fixed(tree) if !tree.lists_every_rank())
+    {
+        return invalid("accept: rejection needs a tree that lists with every rank all better ones".to_owned());
+    }
+    if let (Shape::Fixed(tree), Some(heads)) = (&options.tree, heads)
+        && sources == Sources::NONE.with(Source::Heads)
+        && tree.depth() > heads.depths
+    {
+        return invalid(format!(
+            "tree: its deepest node is at depth {}, but the draft heads guess {} tokens ahead; use a shallower tree, or more drafters",
+            tree.depth(),
+            heads.depths
+        ));
+    }
     Ok(DraftPlan { sources, shape: options.tree.clone(), max_nodes, accept: options.accept })
 }

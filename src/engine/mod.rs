@@ -21,18 +21,15 @@ use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, KvSlots, M
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
 use crate::sampling::SamplingParams;
+use crate::speculate::Sources;
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
-use crate::speculate::{Source, Sources};
 use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
 
 /// Steps in flight at most.
 pub const MAX_STEPS_IN_FLIGHT: usize = 32;
-
-/// Drafters that need nothing but the text.
-const AVAILABLE: Sources = Sources::NONE.with(Source::NGram).with(Source::Recycling);
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
@@ -150,7 +147,7 @@ impl<B: Backend> Engine<B> {
 
     /// Drafters that have something to work with.
     pub fn drafters(&self) -> Sources {
-        AVAILABLE
+        drafting::available(self.backend.heads())
     }
 
     /// The backend, for passes outside a generation.
@@ -232,7 +229,7 @@ impl<B: Backend> Engine<B> {
     pub fn start(&mut self, prompt: &Prompt, options: &GenerateOptions) -> Result<Session> {
         let started_ms = (self.clock)();
         self.check(options)?;
-        let draft = drafting::plan(options, self.drafters(), self.control.costs())?;
+        let draft = drafting::plan(options, self.backend.heads(), self.control.costs())?;
         let prompt = self.encode(prompt)?;
         let limit = self.backend.context_limit();
         if prompt.len() > limit {
@@ -259,8 +256,9 @@ impl<B: Backend> Engine<B> {
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
             draft,
         };
+        let guarantee = setup.rule().guarantee(options.sampling.temperature);
         Ok(Session {
-            stats: GenerationStats::new(prompt.len(), reused, started_ms),
+            stats: GenerationStats::new(prompt.len(), reused, guarantee, started_ms),
             root: *root,
             setup,
             deciding: false,
@@ -277,6 +275,7 @@ impl<B: Backend> Engine<B> {
     fn check(&self, options: &GenerateOptions) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorCode::InvalidOption, message));
         options.sampling.validate(self.backend.config().vocab_size)?;
+        options.accept.validate()?;
         if options.max_tokens == 0 {
             return invalid("maxTokens must be at least 1, found 0".to_owned());
         }

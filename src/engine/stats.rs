@@ -2,6 +2,7 @@
 
 use crate::backend::{PassCounters, StepRecord};
 use crate::speculate::Source;
+use crate::speculate::accept::Guarantee;
 
 /// What a generation cost.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +19,8 @@ pub struct GenerationStats {
     pub dispatches_per_pass: u32,
     /// The most steps that were in flight.
     pub steps_in_flight: usize,
+    /// What the rule of acceptance promises about the text.
+    pub guarantee: Guarantee,
     /// What drafting came to.
     pub draft: DraftStats,
     started_ms: f64,
@@ -28,7 +31,12 @@ pub struct GenerationStats {
 }
 
 impl GenerationStats {
-    pub(super) fn new(prompt_tokens: usize, reused_prompt_tokens: usize, started_ms: f64) -> Self {
+    pub(super) fn new(
+        prompt_tokens: usize,
+        reused_prompt_tokens: usize,
+        guarantee: Guarantee,
+        started_ms: f64,
+    ) -> Self {
         Self {
             prompt_tokens,
             reused_prompt_tokens,
@@ -36,6 +44,7 @@ impl GenerationStats {
             submits: 0,
             dispatches_per_pass: 0,
             steps_in_flight: 0,
+            guarantee,
             draft: DraftStats::default(),
             started_ms,
             first_ms: None,
@@ -143,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_rate_leaves_out_what_the_first_record_brought() {
-        let mut stats = GenerationStats::new(3, 0, 100.0);
+        let mut stats = GenerationStats::new(3, 0, Guarantee::SameText, 100.0);
         assert_eq!((stats.tokens_per_second(), stats.tokens_per_pass()), (0.0, 0.0));
         stats.record(600.0, 2, 5);
         assert_eq!((stats.tokens_per_second(), stats.tokens_per_pass()), (0.0, 5.0));

@@ -76,8 +76,18 @@ export async function download(file: RemoteFile, target: GrowingFile, options: D
 
 /** The answer to a request that need not transfer a body: what a HEAD request says about the file. */
 export async function currentVersion(url: string, signal?: AbortSignal): Promise<Version | undefined> {
-  const response = await fetch(url, { method: 'HEAD', cache: 'no-store', ...(signal ? { signal } : {}) });
+  const response = await head(url, signal);
   return response.ok ? versionOf(response.headers) : undefined;
+}
+
+/** Whether a server has a file. A page in its place, which some servers send for every name, is none. */
+export async function exists(url: string, signal?: AbortSignal): Promise<boolean> {
+  const { ok, headers } = await head(url, signal);
+  return ok && !/^text\/html\b/i.test(headers.get('content-type') ?? '');
+}
+
+function head(url: string, signal?: AbortSignal): Promise<Response> {
+  return fetch(url, { method: 'HEAD', cache: 'no-store', ...(signal ? { signal } : {}) });
 }
 
 /** Whether two descriptions can be of the same bytes. The strongest validator that both have decides. */

@@ -11,7 +11,7 @@ import { DraftreeError, asDraftreeError, errorData } from './errors.js';
 import { withFullDevices } from './gpu_device.js';
 import { unexpected } from './protocol.js';
 import type { Answers, Call, FromHost, GenerateRequest, LoadRequest, ToHost } from './protocol.js';
-import { openSource } from './repository.js';
+import { openModel } from './repository.js';
 import type { LoadProgress, ModelInfo } from './results.js';
 
 /** Shortest time between two progress messages of one stage, in milliseconds. */
@@ -78,15 +78,15 @@ export class Host {
     this.#loads.set(id, abort);
     try {
       const report = throttle((progress) => this.#post({ op: 'progress', id, progress }));
-      const [source] = await Promise.all([
-        openSource(request.source, request.cache, abort.signal, report),
+      const [{ model: source, heads }] = await Promise.all([
+        openModel(request.source, request.heads, request.cache, abort.signal, report),
         this.#instantiate(request.wasmUrl ?? new URL('./core/core_bg.wasm', import.meta.url)),
       ]);
       try {
         const { contextLength } = request;
         const knownCosts = readCosts(await source.notes?.read());
         const options = { ...(contextLength !== undefined && { contextLength }), ...(knownCosts && { knownCosts }) };
-        const model = await withFullDevices(async () => this.#core.Model.load(source, options, report));
+        const model = await withFullDevices(async () => this.#core.Model.load(source, heads, options, report));
         if (abort.signal.aborted) {
           model.free();
           throw new DraftreeError('aborted', 'the load was stopped');
@@ -98,6 +98,7 @@ export class Host {
         return info;
       } finally {
         source.close();
+        if (typeof heads === 'object') heads?.close();
       }
     } finally {
       abort.abort(); // A download is of no use when its sibling failed.

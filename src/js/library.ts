@@ -6,7 +6,7 @@
  * that was loaded once loads again offline.
  */
 import { ModelCache, PartialFile } from './cache.js';
-import { HttpError, currentVersion, download, sameVersion } from './download.js';
+import { HttpError, currentVersion, download, exists, sameVersion } from './download.js';
 import type { RemoteFile, Version } from './download.js';
 import { abortedError } from './errors.js';
 import { MemoryFile } from './storage.js';
@@ -59,6 +59,19 @@ export class Library {
     } catch (error) {
       if (error instanceof HttpError && (error.status === 404 || error.status === 403)) return undefined;
       throw error;
+    }
+  }
+
+  /** Whether there is such a file: in the cache, or as far as the server tells. */
+  async has(url: string): Promise<boolean> {
+    const kept = await this.#cache?.find(url);
+    kept?.file.close();
+    if (kept !== undefined) return true;
+    try {
+      return await exists(url, this.#signal);
+    } catch {
+      if (this.#signal.aborted) throw abortedError(this.#signal);
+      return false;
     }
   }
 

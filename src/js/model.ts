@@ -9,7 +9,7 @@ import { checkGenerateOptions, checkLoadOptions, checkMessages, checkPrompt } fr
 import type { GenerateOptions, LoadOptions, Message, ModelSource, Prompt } from './options.js';
 import type { GenerateRequest, LoadRequest } from './protocol.js';
 import type { ModelInfo } from './results.js';
-import { absoluteUrl, describeSource } from './source.js';
+import { absoluteUrl, describeHeads, describeSource } from './source.js';
 
 /** How long a host may take to let go of its GPU memory before its worker is terminated all the same, in milliseconds. */
 const goodbyeTimeout = 2000;
@@ -23,9 +23,10 @@ const goodbyeTimeout = 2000;
  * ```
  */
 export async function load(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
-  const { onProgress, signal, worker = true, wasmUrl, cache = true, contextLength, stepsInFlight, hubUrl } = checkLoadOptions(options);
+  const { onProgress, signal, worker = true, wasmUrl, cache = true, contextLength, stepsInFlight, heads, hubUrl } = checkLoadOptions(options);
   const request: LoadRequest = {
     source: describeSource(source, hubUrl),
+    heads: describeHeads(heads, hubUrl),
     cache,
     ...(wasmUrl !== undefined && { wasmUrl: absoluteUrl(wasmUrl).href }),
     ...(contextLength !== undefined && { contextLength }),

@@ -3,7 +3,7 @@
  */
 import { ModelCache } from './cache.js';
 import type { CachedFile } from './cache.js';
-import { describeSource } from './source.js';
+import { describeSource, headsBeside } from './source.js';
 
 /** Models that were downloaded by this origin and kept. Where the browser keeps nothing, there is nothing. */
 export const modelCache = {
@@ -13,7 +13,7 @@ export const modelCache = {
   },
 
   /**
-   * Delete what was downloaded for a source: a hub id, the URL of a file, or that of a folder. Returns the number of files deleted.
+   * Delete what was downloaded for a source, draft heads beside it among it: a hub id, the URL of a file, or that of a folder. Returns the number of files deleted.
    * Not while that model is being loaded.
    */
   async delete(source: string | URL): Promise<number> {
@@ -21,7 +21,7 @@ export const modelCache = {
     return deleteFiles((url) => {
       switch (described.kind) {
         case 'file':
-          return url === described.url;
+          return url === described.url || url === headsBeside(described.url);
         case 'folder':
           return url.startsWith(described.url);
         case 'hub':

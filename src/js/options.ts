@@ -27,6 +27,12 @@ export type Prompt = string | Message[];
 export type ModelSource = string | URL | File | File[];
 
 /**
+ * Where draft heads come from: `'auto'` for beside the model, the URL of a safetensors file, a folder or an id on the hub that has one,
+ * or a local file.
+ */
+export type HeadsSource = string | URL | File;
+
+/**
  * What guesses the next tokens, for one pass of the model to verify: `medusa`, draft heads that were trained for the model and loaded with
  * it; `ngram`, what followed the last words when they stood in the text before; `recycling`, what passes of the model held likely after
  * a token, kept from one generation to the next.
@@ -73,8 +79,13 @@ export interface LoadOptions {
   cache?: boolean;
   /** Decode steps submitted before their results are read. The default was chosen by measurement. */
   stepsInFlight?: number;
-  /** Draft heads. There are none to load yet: `null` and `'auto'` both mean none. */
-  heads?: 'auto' | null;
+  /**
+   * Draft heads, small networks that guess the next tokens for the model to check. `'auto'` (default) takes those that lie beside it:
+   * `medusa_lm_head.safetensors` or `heads.safetensors` in its folder or repository, `name.heads.safetensors` beside `name.gguf`, or
+   * those in the model's own files (Medusa-1.0). Others are named like a model, or given as a File; `null` is none. Heads that do not
+   * fit the model fail the load; what they are is in `info.heads`.
+   */
+  heads?: HeadsSource | null;
   /** A mirror of the Hugging Face hub. Default `https://huggingface.co`. */
   hubUrl?: string | URL;
 }
@@ -181,7 +192,7 @@ const loadChecks: { [name in keyof Required<LoadOptions>]: Check } = {
   wasmUrl: url,
   cache: boolean,
   stepsInFlight: wholeNumber(1),
-  heads: oneOf('auto', null),
+  heads: expect('"auto", a URL, a hub id, a File or null', (value) => value === null || isHeadsSource(value)),
   hubUrl: url,
 };
 
@@ -259,6 +270,10 @@ function checkOptions<Options extends object>(call: string, options: Options, ch
 
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null;
+}
+
+function isHeadsSource(value: unknown): boolean {
+  return isText(value) || value instanceof URL || value instanceof File;
 }
 
 function isText(value: unknown): boolean {

@@ -8,7 +8,7 @@
 import type { ErrorData } from './errors.js';
 import type { GenerateOptions, Message } from './options.js';
 import type { GenerationChunk, GenerationResult, LoadProgress, ModelInfo } from './results.js';
-import type { SourceDescription } from './source.js';
+import type { HeadsDescription, SourceDescription } from './source.js';
 
 /** What to continue and how. */
 export interface GenerateRequest {
@@ -19,6 +19,7 @@ export interface GenerateRequest {
 /** What the host needs to load a model. */
 export interface LoadRequest {
   source: SourceDescription;
+  heads: HeadsDescription;
   wasmUrl?: string;
   cache: boolean;
   contextLength?: number;

@@ -10,7 +10,8 @@ import type { RemoteFile } from './download.js';
 import { Library } from './library.js';
 import type { Notes } from './library.js';
 import type { LoadProgress } from './results.js';
-import type { SourceDescription } from './source.js';
+import { headsBeside, isHeadFile } from './source.js';
+import type { HeadsDescription, SourceDescription } from './source.js';
 import { BlobFile } from './storage.js';
 import type { StoredFile } from './storage.js';
 
@@ -56,35 +57,101 @@ const weightsIndexName = 'model.safetensors.index.json';
 /** Of several quantisations in one repository, the ones to prefer: small first, as long as the text stays good. */
 const preferredQuantisations = ['Q4_K_M', 'Q4_1', 'Q4_0', 'Q5_K_M', 'Q5_0', 'Q6_K', 'Q8_0', 'F16', 'BF16', 'F32'];
 
-/** Open every file of a model, downloading what is not here. */
-export async function openSource(
+/** Names under which draft heads lie in a folder. */
+const headNames = ['medusa_lm_head.safetensors', 'heads.safetensors'];
+
+/** A model's files, and where its draft heads are: among them (`'auto'`), in files of their own, or nowhere. */
+export interface OpenModel {
+  model: OpenSource;
+  heads: OpenSource | 'auto' | null;
+}
+
+/** What a source has: files that are here, and weights that may have to be downloaded. */
+interface Found {
+  here: NamedFile[];
+  weights: Weights[];
+}
+
+/** Open every file of a model and of its draft heads, downloading what is not here. */
+export async function openModel(
   source: SourceDescription,
+  heads: HeadsDescription,
   useCache: boolean,
   signal: AbortSignal,
   onProgress: (progress: LoadProgress) => void,
-): Promise<OpenSource> {
+): Promise<OpenModel> {
   const context = { library: await Library.open(useCache, signal), onProgress };
+  const model = await findModel(source, heads === 'auto', context);
+  const own: Found = heads === null || heads === 'auto' ? { here: [], weights: [] } : await findHeads(heads, context);
+  const fetched = await fetchWeights([...model.weights, ...own.weights], context);
+  const opened = ({ here }: Found, from: number, to: number): OpenSource =>
+    byteSource([...here, ...fetched.slice(from, to).filter((file) => file !== undefined)]);
+  const end = model.weights.length;
+  // The last file has weights; the tokenizer, which models may share, comes first.
+  const last = model.weights.filter(({ name }) => !isHeadFile(name)).at(-1);
+  const notes = last && context.library.notes(last.remote.url);
+  return {
+    model: { ...opened(model, 0, end), ...(notes && { notes }) },
+    heads: heads === null || heads === 'auto' ? heads : opened(own, end, fetched.length),
+  };
+}
+
+/** What makes a model, with the draft heads beside it where they are wanted. */
+async function findModel(source: SourceDescription, withHeads: boolean, context: Context): Promise<Found> {
   switch (source.kind) {
     case 'local':
-      return byteSource(source.files.map((file) => ({ name: file.name, file: new BlobFile(file) })));
-    case 'file':
-      return openWeights([], [{ name: lastPart(source.url), remote: { url: source.url } }], context);
+      return { here: localFiles(source.files), weights: [] };
+    case 'file': {
+      const weights: Weights[] = [{ name: lastPart(source.url), remote: { url: source.url } }];
+      const beside = withHeads ? headsBeside(source.url) : undefined;
+      if (beside !== undefined && (await context.library.has(beside))) weights.push({ name: lastPart(beside), remote: { url: beside } });
+      return { here: [], weights };
+    }
     case 'folder':
-      return openFolder(source.url, context);
+      return findInFolder(source.url, withHeads, context);
     case 'hub':
-      return openHub(source, context);
+      return findInHub(source, withHeads, context);
   }
 }
 
-async function openFolder(folder: string, context: Context): Promise<OpenSource> {
+/** The files of draft heads that the caller named. */
+async function findHeads(source: SourceDescription, { library }: Context): Promise<Found> {
+  switch (source.kind) {
+    case 'local':
+      return { here: localFiles(source.files), weights: [] };
+    case 'file':
+      return { here: [], weights: [{ name: lastPart(source.url), remote: { url: source.url } }] };
+    case 'folder':
+      return { here: [], weights: required(await headsInFolder(source.url, library), source.url) };
+    case 'hub': {
+      const files = await listHub(source, library);
+      return { here: [], weights: required(headsOf(files), source.repository) };
+    }
+  }
+}
+
+function required(weights: Weights[], where: string): Weights[] {
+  if (weights.length > 0) return weights;
+  throw new DraftreeError('load_failed', `looked for draft heads in ${where}, but it has no ${headNames.join(' or ')}`);
+}
+
+async function findInFolder(folder: string, withHeads: boolean, context: Context): Promise<Found> {
   const urlOf = (name: string): string => new URL(name, folder).href;
-  const settings = await fetchSettings(urlOf, (name) => name !== 'config.json', settingsNames, context);
+  const here = await fetchSettings(urlOf, (name) => name !== 'config.json', settingsNames, context);
   const weights: Weights[] = [{ name: tokenizerName, remote: { url: urlOf(tokenizerName) }, isOptional: true }];
   const index = await context.library.smallIfAny(urlOf(weightsIndexName));
   for (const name of index === undefined ? [weightsName] : shardNames(index, urlOf(weightsIndexName))) {
     weights.push({ name, remote: { url: urlOf(name) } });
   }
-  return openWeights(settings, weights, context);
+  if (withHeads) weights.push(...(await headsInFolder(folder, context.library)));
+  return { here, weights };
+}
+
+/** A folder cannot be listed, so the names that heads have are asked for. */
+async function headsInFolder(folder: string, library: Library): Promise<Weights[]> {
+  const files = headNames.map((name) => ({ name, remote: { url: new URL(name, folder).href } }));
+  const present = await Promise.all(files.map(({ remote }) => library.has(remote.url)));
+  return files.filter((_, index) => present[index]).slice(0, 1);
 }
 
 /** The hub's listing of a repository, as far as it is used. */
@@ -92,11 +159,12 @@ interface Listing {
   siblings?: { rfilename: string; size?: number; lfs?: { sha256?: string; size?: number } }[];
 }
 
-async function openHub(source: SourceDescription & { kind: 'hub' }, context: Context): Promise<OpenSource> {
-  const { hubUrl, repository, quantisation } = source;
+/** The files of a repository. */
+async function listHub(source: SourceDescription & { kind: 'hub' }, library: Library): Promise<Map<string, RemoteFile>> {
+  const { hubUrl, repository } = source;
   const revision = encodeURIComponent(source.revision);
   const listingUrl = `${hubUrl}/api/models/${repository}/revision/${revision}?blobs=true`;
-  const listing = parseJson<Listing>(await context.library.small(listingUrl), listingUrl);
+  const listing = parseJson<Listing>(await library.small(listingUrl), listingUrl);
   const files = new Map<string, RemoteFile>();
   for (const { rfilename, size, lfs } of listing.siblings ?? []) {
     if (rfilename.includes('/')) continue;
@@ -104,19 +172,31 @@ async function openHub(source: SourceDescription & { kind: 'hub' }, context: Con
     const bytes = lfs?.size ?? size;
     files.set(rfilename, { url, ...(bytes !== undefined && { size: bytes }), ...(lfs?.sha256 !== undefined && { sha256: lfs.sha256 }) });
   }
+  return files;
+}
+
+async function findInHub(source: SourceDescription & { kind: 'hub' }, withHeads: boolean, context: Context): Promise<Found> {
+  const { repository, quantisation } = source;
+  const files = await listHub(source, context.library);
   const names = [...files.keys()];
   const pick = (chosen: string[]): Weights[] =>
     chosen.flatMap((name) => {
       const remote = files.get(name);
       return remote === undefined ? [] : [{ name, remote }];
     });
+  const heads = withHeads ? headsOf(files) : [];
   const safetensors = names.filter((name) => /^model(-\d+-of-\d+)?\.safetensors$/.test(name));
   if (quantisation !== undefined || safetensors.length === 0 || !files.has('config.json')) {
-    return openWeights([], pick([chooseGguf(names, repository, quantisation)]), context);
+    return { here: [], weights: [...pick([chooseGguf(names, repository, quantisation)]), ...heads] };
   }
   const present = settingsNames.filter((name) => files.has(name));
-  const settings = await fetchSettings((name) => files.get(name)?.url ?? '', () => false, present, context);
-  return openWeights(settings, pick([tokenizerName, ...safetensors]), context);
+  const here = await fetchSettings((name) => files.get(name)?.url ?? '', () => false, present, context);
+  return { here, weights: [...pick([tokenizerName, ...safetensors]), ...heads] };
+}
+
+/** The draft heads of a repository, if it has some. */
+function headsOf(files: Map<string, RemoteFile>): Weights[] {
+  return [...files].flatMap(([name, remote]) => (isHeadFile(name) ? [{ name, remote }] : [])).slice(0, 1);
 }
 
 /** The GGUF file of a repository that was asked for, or the one to prefer. */
@@ -151,17 +231,14 @@ async function fetchSettings(
   return fetched.flat();
 }
 
-async function openWeights(settings: NamedFile[], weights: Weights[], context: Context): Promise<OpenSource> {
-  const source = byteSource([...settings, ...(await fetchWeights(weights, context))]);
-  // The last file has weights; the tokenizer, which models may share, comes first.
-  const last = weights.at(-1);
-  return last === undefined ? source : { ...source, notes: context.library.notes(last.remote.url) };
+function localFiles(files: File[]): NamedFile[] {
+  return files.map((file) => ({ name: file.name, file: new BlobFile(file) }));
 }
 
-/** Large files one after the other, with one progress over all of them. */
-async function fetchWeights(weights: Weights[], { library, onProgress }: Context): Promise<NamedFile[]> {
+/** Large files one after the other, with one progress over all of them. Nothing stands for an optional one that there is not. */
+async function fetchWeights(weights: Weights[], { library, onProgress }: Context): Promise<(NamedFile | undefined)[]> {
   const sizes = weights.map(({ remote }) => remote.size);
-  const opened: NamedFile[] = [];
+  const opened: (NamedFile | undefined)[] = [];
   let before = 0;
   try {
     for (const [index, { name, remote, isOptional }] of weights.entries()) {
@@ -176,11 +253,11 @@ async function fetchWeights(weights: Weights[], { library, onProgress }: Context
       });
       sizes[index] = file?.size ?? 0;
       before += sizes[index];
-      if (file !== undefined) opened.push({ name, file });
+      opened.push(file && { name, file });
     }
     return opened;
   } catch (error) {
-    for (const { file } of opened) file.close();
+    for (const named of opened) named?.file.close();
     throw error;
   }
 }

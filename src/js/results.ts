@@ -92,6 +92,8 @@ export interface GenerationStats {
   loadMs: number;
   /** What drafting came to. */
   draft: DraftStats;
+  /** What is not as it should be, though the text is right. */
+  warnings: string[];
 }
 
 /** A finished generation. */
@@ -138,7 +140,7 @@ export interface ModelInfo {
   adapter: AdapterInfo;
   /** Time to bring the weights to the GPU, in milliseconds, without the download. */
   loadMs: number;
-  /** Bytes of weights in GPU memory. */
+  /** Bytes of weights in GPU memory, those of draft heads among them. */
   weightBytes: number;
   /** Who can guess ahead for this model: what `draft: 'auto'` merges. */
   drafters: Drafter[];
@@ -146,18 +148,36 @@ export interface ModelInfo {
   passMs: Record<string, number>;
   /** The version of this package. */
   version: string;
+  /** The draft heads, where there are some. */
+  heads?: HeadsInfo;
+}
+
+/** What is known of the draft heads of a model. */
+export interface HeadsInfo {
+  /** `parallel` heads see the model's state only, `recurrent` ones also every token drafted since. */
+  form: 'parallel' | 'recurrent';
+  /** How many tokens ahead they guess. */
+  depths: number;
+  /** Residual blocks of each head. */
+  layers: number;
+  /** How many tokens they can guess. */
+  draftVocabulary: number;
+  /** Rank of the correction by the previous token; 0 where there is none. */
+  rank: number;
+  /** Why they may guess badly: they say they were made for another model. */
+  warning?: string;
 }
 
 /** Where a load stands. */
 export interface LoadProgress {
   /**
    * `download`: bytes from the network into the cache · `weights`: bytes from the cache or disk to the GPU · `compile`: GPU programs ·
-   * `check`: the self-check that compares a known pass on GPU and CPU.
+   * `check`: the self-check that compares a known pass on GPU and CPU · `heads`: bytes of draft heads to the GPU, where there are some.
    */
-  stage: 'download' | 'weights' | 'compile' | 'check';
+  stage: 'download' | 'weights' | 'compile' | 'check' | 'heads';
   /** The file being read, where there is one. */
   file?: string;
-  /** Work done in this stage: bytes for `download` and `weights`, items for the others. */
+  /** Work done in this stage: bytes for `download`, `weights` and `heads`, items for the others. */
   loaded: number;
   /** Work of this stage. `Infinity` while a server does not say how long a file is, so that `loaded / total` stays a fraction. */
   total: number;

@@ -104,7 +104,7 @@ struct WeightIndex {
 
 /// The safetensors files that make up the model: those of the index, else `model.safetensors`, else all there are, since
 /// a folder may hold other weights (draft heads, adapters, a second copy) beside a model in one file.
-async fn weight_files(source: &impl ByteSource) -> Result<BTreeSet<usize>> {
+pub(super) async fn weight_files(source: &impl ByteSource) -> Result<BTreeSet<usize>> {
     const INDEX: &str = "model.safetensors.index.json";
     let named = |name: &str| source.files().iter().position(|file| file.base_name() == name);
     if let Some(bytes) = read_named(source, INDEX).await? {

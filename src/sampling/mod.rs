@@ -61,6 +61,11 @@ pub fn threshold(logits: &[f32], params: &SamplingParams) -> f32 {
     edge
 }
 
+/// [`threshold`] where a filter is on, else below every logit.
+pub fn edge(logits: &[f32], params: &SamplingParams) -> f32 {
+    if params.filters() { threshold(logits, params) } else { f32::MIN }
+}
+
 /// Tokens of a row that one thread of sample.wgsl reduces to their best.
 pub const CHUNK_TOKENS: usize = 128;
 
@@ -76,7 +81,7 @@ pub struct Candidate {
 /// The best token of every chunk of [`CHUNK_TOKENS`] of a processed row whose choice stands at `position` in the text; the
 /// lowest id wins a tie. Oracle of sample.wgsl.
 pub fn chunk_bests(logits: &[f32], position: u32, params: &SamplingParams) -> Vec<Candidate> {
-    let edge = if params.filters() { threshold(logits, params) } else { f32::MIN };
+    let edge = edge(logits, params);
     let best_of = |(chunk, logits): (usize, &[f32])| {
         let first = (chunk * CHUNK_TOKENS) as u32;
         let mut best = Candidate { score: f32::MIN, token: first };

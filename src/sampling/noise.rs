@@ -35,6 +35,28 @@ pub fn gumbel(seed: u64, position: u32, token: u32) -> f32 {
     -exponential.ln()
 }
 
+/// What turns a seed into that of the uniforms by which drafted tokens pass or are rejected. It changes bits that no seed given in
+/// JavaScript has, as the others do.
+pub const ACCEPTANCE: u64 = 0xa1ce_0000_0000_0000;
+/// Into that of the draw from what rejected tokens leave.
+pub const RESIDUAL: u64 = 0xb2de_0000_0000_0000;
+/// Into that of drafting, where it must not share the noise of the choice.
+pub const DRAFTING: u64 = 0xc3ee_0000_0000_0000;
+
+/// A draw from the 2^24 multiples of 2^-24 in [0, 1).
+pub fn uniform(seed: u64, position: u32, index: u32) -> f32 {
+    let bits = threefry([seed as u32, (seed >> 32) as u32], [position, index])[0];
+    (bits >> 8) as f32 * 2f32.powi(-24)
+}
+
+/// The seed of what is drawn when a tree is drafted behind a root at `position`: one of its own for every step, since a later step drafts
+/// for the same places again.
+pub fn drafting_seed(seed: u64, position: u32) -> u64 {
+    let seed = seed ^ DRAFTING;
+    let [low, high] = threefry([seed as u32, (seed >> 32) as u32], [position, 0]);
+    u64::from(high) << 32 | u64::from(low)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

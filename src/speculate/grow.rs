@@ -5,21 +5,31 @@
 //! parent already has as a child is not taken twice, but whatever followed from it goes on below the child that is there. So
 //! the first n nodes are the best tree of n nodes, for every n. A fixed shape takes the ranks it lists instead.
 
+use super::accept::AcceptRule;
 use super::ngram::{self, Match};
 use super::recycling::Successors;
+use super::rejection::Draws;
 use super::shape::Shape;
 use super::tree::Tree;
 use super::{Calibration, DraftPlan, Source};
 use crate::error::Result;
 use crate::sampling::SamplingParams;
 
+/// A draw of rank r is taken to have the log-probability r + 1 times this; `DRAW_LOG_PROBABILITY` in shaders/lib/drafting.wgsl. Whether
+/// a draw is verified must not depend on what was drawn, so its own probability says nothing here.
+const DRAW_LOG_PROBABILITY: f32 = -0.7;
+
 /// What draft heads propose: for every slot, candidates by descending probability.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadCandidates {
-    /// `[slot]`. Slot 0 belongs to the root; where heads see all nodes of a depth alike, slot d belongs to depth d.
+    /// `[slot]`, as [`slots`](super::heads::slots) numbers them. Slot 0 belongs to the root; where heads see all nodes of a depth
+    /// alike, slot d belongs to depth d, else a node has the slot that the candidate it came from leads to.
     pub slots: Vec<Vec<HeadCandidate>>,
     /// Whether slots are depths.
     pub by_depth: bool,
+    /// What candidates were drawn from, under the rule of rejection: by noise of [`drafting_seed`](crate::sampling::noise::drafting_seed),
+    /// the first drawn first. Without it they count as given, and must not depend on noise that verification uses.
+    pub draws: Option<Draws>,
 }
 
 /// A token that a head proposes.
@@ -57,6 +67,8 @@ pub struct Drafted {
     pub tree: Tree,
     /// Who proposed each node; the root's is [`Source::Model`].
     pub sources: Vec<Source>,
+    /// The slot of head candidates that each node's children come from.
+    pub slots: Vec<Option<usize>>,
     /// Length of the n-gram match behind the n-gram nodes; 0 without one.
     pub match_length: usize,
 }
@@ -67,7 +79,7 @@ impl Drafted {
     /// # Errors
     /// None; one node is a tree.
     pub fn root(token: u32) -> Result<Self> {
-        Ok(Self { tree: Tree::chain(&[token])?, sources: vec![Source::Model], match_length: 0 })
+        Ok(Self { tree: Tree::chain(&[token])?, sources: vec![Source::Model], slots: vec![None], match_length: 0 })
     }
 }
 
@@ -143,7 +155,8 @@ pub fn grow(plan: &DraftPlan, material: Material<'_>) -> Result<Drafted> {
         }
     }
     let match_length = found.map_or(0, |found| found.length);
-    Ok(Drafted { tree: Tree::new(&grower.tokens, &grower.parents)?, sources: grower.sources, match_length })
+    let slots = grower.places.iter().map(|place| place.slot).collect();
+    Ok(Drafted { tree: Tree::new(&grower.tokens, &grower.parents)?, sources: grower.sources, slots, match_length })
 }
 
 impl Grower<'_> {
@@ -231,7 +244,11 @@ impl Grower<'_> {
             Source::Heads => {
                 let candidate = material.heads.slots.get(place.slot?)?.get(rank)?;
                 let place = Place { slot: candidate.next, continuation: None };
-                (candidate.token, candidate.log_probability, place)
+                let log_probability = match material.heads.draws {
+                    Some(_) => (rank + 1) as f32 * DRAW_LOG_PROBABILITY,
+                    None => candidate.log_probability,
+                };
+                (candidate.token, log_probability, place)
             }
             Source::NGram => {
                 let found = self.found.filter(|_| rank == 0)?;
@@ -242,7 +259,10 @@ impl Grower<'_> {
             }
             Source::Recycling | Source::Model => {
                 let position = material.text.len() + self.depths[node];
-                let ranked = material.successors.ranked(self.tokens[node], position as u32, material.sampling);
+                // Verification by rejection does not draw as the exact rule does, and drafting must know nothing of its noise.
+                let noisy = material.sampling.temperature > 0.0 && self.plan.accept != AcceptRule::Rejection;
+                let seed = noisy.then_some(material.sampling.seed);
+                let ranked = material.successors.ranked(self.tokens[node], position as u32, seed);
                 let &(token, share) = ranked.get(rank)?;
                 (token, material.calibration.recycling.ln() + share, Place::default())
             }
@@ -292,6 +312,7 @@ mod tests {
         HeadCandidates {
             slots: levels.iter().map(|level| level.iter().map(candidate).collect()).collect(),
             by_depth: true,
+            draws: None,
         }
     }
 

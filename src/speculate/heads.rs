@@ -6,16 +6,38 @@
 //! in a vocabulary are often alike in frequency, so a chunk takes every n-th group of four ids, and small vocabularies are cut
 //! finer; two good candidates seldom share a chunk, and the lesser of two that do is not drafted.
 
+use crate::model::heads::{DraftHeads, HeadForm};
 use crate::sampling::{SamplingParams, noise};
 
-/// Candidates kept per depth: as many as Medusa's published trees name.
+/// Candidates kept of a row of logits: as many as Medusa's published trees name. `TOP_K` in shaders/lib/heads.wgsl.
 pub const TOP_K: usize = 10;
+/// Nodes of a depth that recurrent heads go on from: the most probable of those that they proposed. Few, since the output matrix
+/// is read once for all of them, but each is a row of it. `BEAM` in shaders/lib/heads.wgsl.
+pub const BEAM: usize = 4;
 /// Draft ids of a chunk, where the vocabulary is large.
 const CHUNK_IDS: usize = 128;
 /// Chunks that a small vocabulary is cut into, as far as it has groups of four ids.
 const MIN_CHUNKS: usize = 64;
 /// Consecutive draft ids that stay in one chunk: a vector of the kernels.
 const QUAD: usize = 4;
+
+/// Slots of candidates that heads fill, the root's first.
+///
+/// Heads that see all nodes of a depth alike have a slot for each depth. A correction depends on the node's own token, so behind the
+/// root's slot come, for every further depth, those of the candidates kept of the depth above. Recurrent heads have, for every
+/// further depth, the slots of the nodes that they go on from.
+pub const fn slots(heads: &DraftHeads) -> usize {
+    match heads.form {
+        HeadForm::Parallel if heads.rank == 0 => heads.depths,
+        HeadForm::Parallel => first_slot(heads.depths, TOP_K),
+        HeadForm::Recurrent => first_slot(heads.depths, BEAM),
+    }
+}
+
+/// The first slot of a depth, where every depth but the root's has `width` slots.
+pub const fn first_slot(depth: usize, width: usize) -> usize {
+    if depth == 0 { 0 } else { 1 + (depth - 1) * width }
+}
 
 /// Chunks of a draft vocabulary; the group of four ids number q is in chunk q modulo this.
 pub const fn chunks(draft_vocab: usize) -> usize {
@@ -57,6 +79,8 @@ pub struct Scoring<'a> {
     pub token_map: Option<&'a [u32]>,
     /// Ids from here on are never drafted.
     pub valid_tokens: u32,
+    /// Whether candidates are ranked with the verifier's noise. Under the rule of rejection they must not know it.
+    pub shares_noise: bool,
 }
 
 impl Scoring<'_> {
@@ -69,7 +93,7 @@ impl Scoring<'_> {
     }
 
     fn score(&self, logit: f32, token: u32) -> f32 {
-        let noise = match self.sampling.temperature > 0.0 {
+        let noise = match self.sampling.temperature > 0.0 && self.shares_noise {
             true => noise::gumbel(self.sampling.seed, self.position, token),
             false => 0.0,
         };
@@ -125,13 +149,14 @@ impl Scoring<'_> {
 }
 
 impl Ranking {
-    /// The estimated probability of each candidate: softmax of the scores of all draft ids, of which those not kept have none of
-    /// their corrections.
-    pub fn probabilities(&self) -> Vec<f32> {
-        let top = self.candidates.iter().map(|candidate| candidate.score).fold(self.reference, f32::max);
-        let weights: Vec<f32> = self.candidates.iter().map(|candidate| (candidate.score - top).exp()).collect();
-        let total = self.rest * (self.reference - top).exp() + weights.iter().sum::<f32>();
-        weights.into_iter().map(|weight| weight / total).collect()
+    /// The logarithm of the estimated probability of each candidate: softmax of the scores of all draft ids, of which those not kept
+    /// have none of their corrections.
+    pub fn log_probabilities(&self) -> Vec<f32> {
+        let scores = self.candidates.iter().map(|candidate| candidate.score);
+        let top = scores.clone().fold(self.reference, f32::max);
+        let kept: f32 = scores.clone().map(|score| (score - top).exp()).sum();
+        let total = self.rest * (self.reference - top).exp() + kept;
+        scores.map(|score| score - top - total.ln()).collect()
     }
 }
 
@@ -144,7 +169,7 @@ mod tests {
     use super::*;
 
     fn greedy(sampling: &SamplingParams) -> Scoring<'_> {
-        Scoring { sampling, position: 7, token_map: None, valid_tokens: u32::MAX }
+        Scoring { sampling, position: 7, token_map: None, valid_tokens: u32::MAX, shares_noise: true }
     }
 
     #[test]
@@ -159,9 +184,9 @@ mod tests {
         let ranking = greedy(&sampling).rank(&logits);
         let total: f32 = logits.iter().map(|logit| logit.exp()).sum();
         assert_eq!(ranking.candidates.len(), TOP_K);
-        for (candidate, probability) in ranking.candidates.iter().zip(ranking.probabilities()) {
-            let expected = logits[candidate.draft].exp() / total;
-            assert!((probability / expected - 1.0).abs() < 1e-4, "{candidate:?}: {probability}, expected {expected}");
+        for (candidate, found) in ranking.candidates.iter().zip(ranking.log_probabilities()) {
+            let expected = logits[candidate.draft] - total.ln();
+            assert!((found - expected).abs() < 1e-4, "{candidate:?}: {found}, expected {expected}");
         }
         assert!(ranking.candidates.windows(2).all(|pair| pair[0].score >= pair[1].score));
         let best = (0..512).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
@@ -173,7 +198,8 @@ mod tests {
         let sampling = SamplingParams::default();
         let ranking = greedy(&sampling).rank(&[0.0; 300]);
         assert_eq!(ranking.candidates[0].token, 0);
-        assert!((ranking.probabilities().iter().sum::<f32>() - TOP_K as f32 / 300.0).abs() < 1e-5);
+        let kept: f32 = ranking.log_probabilities().iter().map(|log| log.exp()).sum();
+        assert!((kept - TOP_K as f32 / 300.0).abs() < 1e-5);
         let map: Vec<u32> = (0..300).map(|id| 3 * id).collect();
         let scoring = Scoring { token_map: Some(&map), valid_tokens: 10, ..greedy(&sampling) };
         let tokens: Vec<u32> = scoring.rank(&[0.0; 300]).candidates.iter().map(|candidate| candidate.token).collect();
@@ -206,7 +232,7 @@ mod tests {
         corrections[TOP_K - 1] = 200.0;
         let corrected = scoring.correct(&ranking, &corrections);
         assert_eq!(corrected.candidates[0].draft, ranking.candidates[TOP_K - 1].draft);
-        assert!((corrected.probabilities()[0] - 1.0).abs() < 1e-6);
+        assert!(corrected.log_probabilities()[0].abs() < 1e-6);
         assert_eq!(scoring.correct(&ranking, &[0.0; TOP_K]), ranking);
     }
 }

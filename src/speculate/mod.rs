@@ -2,15 +2,18 @@
 //!
 //! [`tree`] is what a pass verifies. Drafters ([`heads`], [`ngram`], [`recycling`]) each propose what may follow a node; [`grow`] is the one
 //! builder that merges their proposals into the next tree, best first or in a fixed [`shape`]; [`accept`] walks the verified
-//! tree. [`controller`] decides how many nodes a pass is worth, by what it [`costs`]. Plain decoding is the tree of one node.
+//! tree, by the exact rule or those of [`lenient`] and [`rejection`]. [`controller`] decides how many nodes a pass is worth, by what it
+//! [`costs`]. Plain decoding is the tree of one node.
 
 pub mod accept;
 pub mod controller;
 pub mod costs;
 pub mod grow;
 pub mod heads;
+pub mod lenient;
 pub mod ngram;
 pub mod recycling;
+pub mod rejection;
 pub mod shape;
 pub mod tree;
 

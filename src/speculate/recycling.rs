@@ -36,19 +36,20 @@ impl Successors {
         let mut best: Vec<&Candidate> = chunks.iter().filter(|candidate| candidate.score > f32::MIN).collect();
         // Stable: of equal scores the lower token stays first.
         best.sort_by(|a, b| b.score.total_cmp(&a.score));
+        let seed = (sampling.temperature > 0.0).then_some(sampling.seed);
         let successors = best.iter().take(SUCCESSORS).map(|candidate| Successor {
             token: candidate.token,
-            score: candidate.score - noise_of(sampling, position, candidate.token),
+            score: candidate.score - noise_of(seed, position, candidate.token),
         });
         self.table[token as usize] = successors.collect();
     }
 
-    /// The successors of `token` as they would be chosen at `position`, best first, with the logarithm of each one's share of
-    /// the probability of all.
-    pub fn ranked(&self, token: u32, position: u32, sampling: &SamplingParams) -> Vec<(u32, f32)> {
+    /// The successors of `token` as they would be chosen at `position` with the noise of a seed, or without any, best first, with
+    /// the logarithm of each one's share of the probability of all.
+    pub fn ranked(&self, token: u32, position: u32, seed: Option<u64>) -> Vec<(u32, f32)> {
         let scored = self.table.get(token as usize).into_iter().flatten();
         let mut ranked: Vec<(u32, f32)> =
-            scored.map(|s| (s.token, s.score + noise_of(sampling, position, s.token))).collect();
+            scored.map(|s| (s.token, s.score + noise_of(seed, position, s.token))).collect();
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
         let Some(&(_, highest)) = ranked.first() else { return ranked };
         let total: f32 = ranked.iter().map(|&(_, score)| (score - highest).exp()).sum();
@@ -59,8 +60,8 @@ impl Successors {
     }
 }
 
-fn noise_of(sampling: &SamplingParams, position: u32, token: u32) -> f32 {
-    if sampling.temperature > 0.0 { noise::gumbel(sampling.seed, position, token) } else { 0.0 }
+fn noise_of(seed: Option<u64>, position: u32, token: u32) -> f32 {
+    seed.map_or(0.0, |seed| noise::gumbel(seed, position, token))
 }
 
 #[cfg(test)]
@@ -76,7 +77,7 @@ mod tests {
         let greedy = SamplingParams::default();
         let mut successors = Successors::new(10);
         successors.learn(3, &row(&[(1.0, 1), (4.0, 2), (f32::MIN, 7), (4.0, 5)]), 9, &greedy);
-        let ranked = successors.ranked(3, 20, &greedy);
+        let ranked = successors.ranked(3, 20, None);
         assert_eq!(
             ranked.iter().map(|r| r.0).collect::<Vec<_>>(),
             [2, 5, 1],
@@ -85,8 +86,8 @@ mod tests {
         let total: f32 = ranked.iter().map(|r| r.1.exp()).sum();
         assert!((total - 1.0).abs() < 1e-6, "{total}");
         successors.learn(3, &row(&[(0.0, 8)]), 10, &greedy);
-        assert_eq!(successors.ranked(3, 20, &greedy), [(8, 0.0)]);
-        assert!(successors.ranked(4, 20, &greedy).is_empty());
+        assert_eq!(successors.ranked(3, 20, None), [(8, 0.0)]);
+        assert!(successors.ranked(4, 20, None).is_empty());
     }
 
     #[test]
@@ -99,7 +100,7 @@ mod tests {
             let best = [1, 2, 6]
                 .into_iter()
                 .max_by(|&a, &b| noise::gumbel(5, position, a).total_cmp(&noise::gumbel(5, position, b)));
-            assert_eq!(Some(successors.ranked(0, position, &sampled)[0].0), best, "all three are equally likely");
+            assert_eq!(Some(successors.ranked(0, position, Some(5))[0].0), best, "all three are equally likely");
         }
     }
 }

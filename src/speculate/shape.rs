@@ -98,6 +98,15 @@ impl RankTree {
         Self::from_paths(&paths)
     }
 
+    /// Whether no sibling is left out: with every rank, every better one is listed.
+    pub fn lists_every_rank(&self) -> bool {
+        // Siblings stand side by side and ascend.
+        let before = [None].into_iter().chain(self.nodes.iter().map(Some));
+        self.nodes.iter().zip(before).all(|(node, before)| {
+            node.rank == before.filter(|before| before.parent == node.parent).map_or(0, |before| before.rank + 1)
+        })
+    }
+
     /// Reads `dense:4,3,2`, or a list of rank paths such as `[[0], [0, 0], [1]]` (Python tuples are fine too).
     ///
     /// # Errors
@@ -151,6 +160,16 @@ mod tests {
     /// `mc_sim_7b_63` of Medusa, as digits.
     const MEDUSA_63: &str = "0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003 40 21 004 \
         005 0000 011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070";
+
+    #[test]
+    fn a_tree_that_leaves_a_sibling_out_says_so() {
+        let lists = |paths: &[Vec<usize>]| RankTree::from_paths(paths).unwrap().lists_every_rank();
+        assert!(lists(&[vec![0], vec![1], vec![0, 0], vec![1, 0], vec![1, 1]]));
+        assert!(!lists(&[vec![1]]));
+        assert!(!lists(&[vec![0], vec![0, 0], vec![0, 2]]));
+        assert!(!lists(&[vec![0], vec![1], vec![0, 0], vec![1, 1]]));
+        assert!(RankTree::dense(&[3, 2]).unwrap().lists_every_rank());
+    }
 
     #[test]
     fn a_published_tree_loads_as_it_is() {

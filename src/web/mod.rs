@@ -18,15 +18,16 @@ use wasm_bindgen::prelude::*;
 
 use self::errors::{IntoJs as _, from_js};
 use self::source::JsSource;
-use self::types::{AdapterInfo, ChunkDto, LoadOptions, ModelInfo, Progress, Request, ResultDto};
+use self::types::{AdapterInfo, ChunkDto, HeadsInfo, LoadOptions, ModelInfo, Progress, Request, ResultDto};
 use crate::backend::Backend as _;
 use crate::backend::gpu::device::Gpu;
 use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::{GpuBackend, GpuWeights};
 use crate::engine::{Engine, Session, TextParts};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::stream_heads;
 use crate::model::weights::layouts;
-use crate::model::{Checkpoint, stream_weights};
+use crate::model::{Checkpoint, HeadFile, stream_weights};
 use crate::speculate::Source;
 
 type Slot<T> = Rc<RefCell<Option<T>>>;
@@ -50,16 +51,18 @@ pub struct Model {
 
 #[wasm_bindgen]
 impl Model {
-    /// Loads a model from a source of bytes: `{ files: { name, size }[], read(file, offset, length) }`.
+    /// Loads a model from a source of bytes: `{ files: { name, size }[], read(file, offset, length) }`. Draft heads come from a source
+    /// of their own, with `'auto'` from the model's if it has some, and with `null` not at all.
     ///
     /// # Errors
     /// An `Error` with a `code`.
     pub async fn load(
         source: JsValue,
+        heads: JsValue,
         options: JsValue,
         on_progress: Option<Function>,
     ) -> std::result::Result<Model, JsValue> {
-        load(source, options, on_progress.as_ref()).await.js()
+        load(source, heads, options, on_progress.as_ref()).await.js()
     }
 
     /// What was loaded, as a plain object.
@@ -286,12 +289,19 @@ fn busy() -> Error {
     Error::new(ErrorCode::Busy, "the model is generating; wait for its result, or abort it first")
 }
 
-async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>) -> Result<Model> {
+async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Option<&Function>) -> Result<Model> {
     let began_ms = clock::now_ms();
     let options = if options.is_undefined() { LoadOptions::default() } else { from_js("load options", options)? };
     let adapter = adapter::name().await?;
     let source = JsSource::new(source)?;
     let checkpoint = Checkpoint::open(&source).await?;
+    let head_source = if heads.is_object() { Some(JsSource::new(heads.clone())?) } else { None };
+    let head_file = match &head_source {
+        Some(own) => Some(HeadFile::open(own).await?),
+        None if heads.is_string() => HeadFile::find(&source).await?,
+        None => None,
+    };
+    let heads = head_file.as_ref().map(|file| file.fit(&checkpoint)).transpose()?;
     let text = TextParts::new(&checkpoint, clock::local_seconds)?;
     let gpu = Gpu::request().await?;
     let report = |stage: &'static str, loaded: u64, total: u64| {
@@ -302,14 +312,22 @@ async fn load(source: JsValue, options: JsValue, on_progress: Option<&Function>)
     };
     let kernels = Kernels::new(gpu.clone());
     let compiled = kernels.warm_up(&layouts(&checkpoint)?);
-    let mut weights = GpuWeights::new(gpu);
+    let mut weights = GpuWeights::new(gpu.clone());
     stream_weights(&checkpoint, &source, &mut weights, &mut |done, total| report("weights", done, total)).await?;
     report("compile", 0, 1);
     compiled.await?;
     report("compile", 1, 1);
-    let backend = GpuBackend::new(checkpoint.config.clone(), weights, kernels.clone(), options.context_length).await?;
+    let mut backend =
+        GpuBackend::new(checkpoint.config.clone(), weights, kernels.clone(), options.context_length).await?;
     backend.self_check().await?;
     report("check", 1, 1);
+    if let (Some(file), Some(heads)) = (&head_file, heads) {
+        let mut weights = GpuWeights::new(gpu);
+        let own = (file, &heads, head_source.as_ref().unwrap_or(&source));
+        let model = (&checkpoint, &source);
+        stream_heads(own, model, &mut weights, &mut |done, total| report("heads", done, total)).await?;
+        backend.set_heads(heads, weights).await?;
+    }
     let mut info = ModelInfo::new(&checkpoint, &backend, text.template.is_ok());
     if !adapter.is_empty() {
         info.adapter.description = adapter;
@@ -352,6 +370,7 @@ impl ModelInfo {
             drafters: Vec::new(),
             pass_ms: types::Numbers::new(),
             version: types::VERSION,
+            heads: backend.heads().map(HeadsInfo::from),
         }
     }
 }

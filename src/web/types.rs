@@ -8,7 +8,9 @@ use wasm_bindgen::JsValue;
 use super::errors::from_js;
 use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::SIZES;
 use crate::speculate::shape::{RankTree, Shape};
 use crate::speculate::{Source, Sources};
@@ -120,7 +122,7 @@ struct Options {
     draft: Option<OneOrMany>,
     tree: Option<TreeDto>,
     max_nodes: Option<usize>,
-    accept: Option<String>,
+    accept: Option<AcceptDto>,
     steps_in_flight: Option<usize>,
 }
 
@@ -136,6 +138,37 @@ enum OneOrMany {
 enum TreeDto {
     Text(String),
     Paths(Vec<Vec<usize>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum AcceptDto {
+    Text(String),
+    Values(AcceptValues),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+enum AcceptValues {
+    Typical { epsilon: Option<f32>, alpha: Option<f32> },
+    TopK { k: Option<u32>, tolerance: Option<f32> },
+}
+
+impl AcceptDto {
+    /// The rule; the engine checks its values.
+    fn rule(self) -> Result<AcceptRule> {
+        match self {
+            Self::Text(text) => AcceptRule::parse(&text),
+            Self::Values(AcceptValues::Typical { epsilon, alpha }) => Ok(AcceptRule::Typical {
+                epsilon: epsilon.unwrap_or(AcceptRule::EPSILON),
+                alpha: alpha.unwrap_or(AcceptRule::ALPHA),
+            }),
+            Self::Values(AcceptValues::TopK { k, tolerance }) => Ok(AcceptRule::TopK {
+                k: k.unwrap_or(AcceptRule::K),
+                tolerance: tolerance.unwrap_or(AcceptRule::TOLERANCE),
+            }),
+        }
+    }
 }
 
 /// Seeds are whole numbers that JavaScript holds exactly.
@@ -161,9 +194,6 @@ impl Options {
         let seed = self.seed.unwrap_or(0.0);
         if !(0.0..=MAX_SEED).contains(&seed) || seed.fract() != 0.0 {
             return invalid(&format!("seed must be a whole number from 0 to {MAX_SEED}, found {seed}"));
-        }
-        if self.accept.as_deref().is_some_and(|accept| accept != "exact") {
-            return invalid("accept must be 'exact'");
         }
         let logit_bias = self
             .logit_bias
@@ -206,7 +236,7 @@ impl Options {
                 Some(TreeDto::Paths(paths)) => Shape::Fixed(RankTree::from_paths(&paths)?),
             },
             max_nodes: self.max_nodes,
-            accept: other.accept,
+            accept: self.accept.map_or(Ok(other.accept), AcceptDto::rule)?,
         })
     }
 }
@@ -264,9 +294,11 @@ struct Stats {
     dispatches_per_pass: u32,
     submits: u32,
     steps_in_flight: usize,
+    guarantee: &'static str,
     peak_wasm_bytes: usize,
     load_ms: f64,
     draft: Draft,
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -337,9 +369,11 @@ impl ResultDto {
                 dispatches_per_pass: stats.dispatches_per_pass,
                 submits: stats.submits,
                 steps_in_flight: stats.steps_in_flight,
+                guarantee: stats.guarantee.as_str(),
                 peak_wasm_bytes: peak_wasm_bytes(),
                 load_ms: info.load_ms,
                 draft: Draft::new(session, &info.pass_ms),
+                warnings: info.heads.iter().filter_map(|heads| heads.warning.clone()).collect(),
             },
         }
     }
@@ -370,6 +404,34 @@ pub struct ModelInfo {
     pub drafters: Vec<&'static str>,
     pub pass_ms: Numbers,
     pub version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<HeadsInfo>,
+}
+
+/// Draft heads.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeadsInfo {
+    form: &'static str,
+    depths: usize,
+    layers: usize,
+    draft_vocabulary: usize,
+    rank: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
+}
+
+impl From<&DraftHeads> for HeadsInfo {
+    fn from(heads: &DraftHeads) -> Self {
+        Self {
+            form: heads.form.as_str(),
+            depths: heads.depths,
+            layers: heads.layers,
+            draft_vocabulary: heads.draft_vocab,
+            rank: heads.rank,
+            warning: heads.warning.clone(),
+        }
+    }
 }
 
 /// The adapter, as far as it tells.

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use draftree::backend::cpu::CpuWeights;
 use draftree::backend::cpu::heads::CpuHeads;
-use draftree::model::heads::{HeadForm, model_identity, stream_heads};
+use draftree::backend::cpu::{CpuBackend, CpuWeights};
+use draftree::backend::gpu::{GpuBackend, GpuWeights};
+use draftree::model::heads::{DraftHeads, HeadForm, model_identity, stream_heads};
+use draftree::model::weights::WeightSink;
 use draftree::model::{ByteSource, HeadFile, Matrix, MemorySource};
 use half::{bf16, f16};
 use pollster::block_on;
@@ -114,15 +116,33 @@ fn token_map(vocab: usize, drafts: usize, seed: u64) -> Vec<u32> {
     ids
 }
 
-/// Heads of a file, for a model, in the reference backend.
-pub fn cpu(heads: &impl ByteSource, model: &impl ByteSource) -> CpuHeads {
-    let (checkpoint, _) = load(model).expect("the model is sound");
+/// Heads of a file, for a model, into a sink.
+fn stream(heads: &impl ByteSource, model: &impl ByteSource, weights: &mut impl WeightSink) -> DraftHeads {
+    let checkpoint = super::open(model);
     let file = block_on(HeadFile::open(heads)).expect("the heads are sound");
     let fitted = file.fit(&checkpoint).expect("the heads fit the model");
-    let mut weights = CpuWeights::default();
-    block_on(stream_heads((&file, &fitted, heads), (&checkpoint, model), &mut weights, &mut |_, _| {}))
+    block_on(stream_heads((&file, &fitted, heads), (&checkpoint, model), weights, &mut |_, _| {}))
         .expect("the weights are sound");
+    fitted
+}
+
+/// Heads of a file, for a model, in the reference backend.
+pub fn cpu(heads: &impl ByteSource, model: &impl ByteSource) -> CpuHeads {
+    let mut weights = CpuWeights::default();
+    let fitted = stream(heads, model, &mut weights);
     CpuHeads::new(fitted, weights).expect("every matrix came")
+}
+
+/// Has the reference backend of a model draft with the heads of a file.
+pub fn give_cpu(backend: &mut CpuBackend, heads: &impl ByteSource, model: &impl ByteSource) {
+    backend.set_heads(cpu(heads, model));
+}
+
+/// Has a device draft with the heads of a file.
+pub fn give_gpu(backend: &mut GpuBackend, heads: &impl ByteSource, model: &impl ByteSource) {
+    let mut weights = GpuWeights::new(backend.gpu().clone());
+    let fitted = stream(heads, model, &mut weights);
+    block_on(backend.set_heads(fitted, weights)).expect("the heads fit the device");
 }
 
 /// A safetensors file in the making.
@@ -195,6 +215,15 @@ impl File {
         }
         let header = serde_json::to_vec(&header).expect("a map of plain values");
         [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
+    }
+
+    /// The same with its numbers in half precision.
+    pub fn in_half(mut self) -> Self {
+        for tensor in self.tensors.values_mut().filter(|tensor| tensor.dtype == "F32") {
+            let values: Vec<f32> = tensor.data.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+            *tensor = Tensor::f16(&tensor.shape, &values);
+        }
+        self
     }
 
     pub fn source(&self) -> MemorySource {

@@ -4,10 +4,13 @@
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
+pub mod fitted_heads;
 pub mod heads;
+pub mod kernel;
 #[path = "../model_files/mod.rs"]
 pub mod model_files;
 pub mod random;
+pub mod statistics;
 pub mod synthetic;
 
 use std::io::Write as _;

@@ -21,8 +21,8 @@ export const core = {
     /** @type {Generation | undefined} */
     #running;
     #isFree = false;
-    /** @param {any} source @param {any} _options @param {any} onProgress */
-    static async load(source, _options, onProgress) {
+    /** @param {any} source @param {any} _heads @param {any} _options @param {any} onProgress */
+    static async load(source, _heads, _options, onProgress) {
       for (const [index, { size }] of source.files.entries()) {
         await source.read(index, 0, size);
         onProgress?.({ stage: 'weights', loaded: size, total: size });

@@ -33,7 +33,7 @@ function localHost() {
 async function openModel() {
   const port = localHost();
   const channel = new Channel(port);
-  return { model: modelOver(channel, await channel.load({ source: { kind: 'local', files: [] }, cache: false }).info), port };
+  return { model: modelOver(channel, await channel.load({ source: { kind: 'local', files: [] }, heads: null, cache: false }).info), port };
 }
 
 /**
@@ -268,7 +268,7 @@ class SilentWorker extends EventTarget {
 test('when the worker dies, everything that waits is told', async () => {
   const worker = new SilentWorker();
   const channel = new Channel(workerPort(/** @type {any} */ (worker)));
-  const loading = channel.load({ source: { kind: 'local', files: [] }, cache: false });
+  const loading = channel.load({ source: { kind: 'local', files: [] }, heads: null, cache: false });
   worker.onmessage?.({ data: { op: 'done', id: loading.id, value: { name: 'x' } } });
   const model = modelOver(channel, await loading.info);
   const generation = model.generate(words);
@@ -288,7 +288,7 @@ test('when the worker dies, everything that waits is told', async () => {
 test('a worker that does not start is load_failed', async () => {
   const worker = new SilentWorker();
   const channel = new Channel(workerPort(/** @type {any} */ (worker)));
-  const { info } = channel.load({ source: { kind: 'local', files: [] }, cache: false });
+  const { info } = channel.load({ source: { kind: 'local', files: [] }, heads: null, cache: false });
   worker.onerror?.({ message: '', preventDefault() {} });
   await assert.rejects(info, { code: 'load_failed', message: /worker\.js/ });
 });

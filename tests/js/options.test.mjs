@@ -94,7 +94,12 @@ test('options that are no object are refused', () => {
 });
 
 test('load options are checked', () => {
-  refuses(() => checkLoadOptions(/** @type {any} */ ({ heads: 'https://example.org' })), /"heads" of load must be "auto" or null/);
+  for (const heads of [true, 1, '', []]) {
+    refuses(() => checkLoadOptions(/** @type {any} */ ({ heads })), /"heads" of load must be "auto", a URL, a hub id, a File or null/);
+  }
+  for (const heads of ['auto', 'https://example.org/heads.safetensors', new URL('https://example.org/'), new File([], 'heads.safetensors')]) {
+    assert.deepEqual(checkLoadOptions({ heads }), { heads });
+  }
   refuses(() => checkLoadOptions(/** @type {any} */ ({ worker: 1 })), /"worker" of load must be true, false or a Worker/);
   refuses(() => checkLoadOptions(/** @type {any} */ ({ wasmUrl: 1 })), /"wasmUrl"/);
 });

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { chooseGguf } from '../../pkg/repository.js';
-import { describeSource } from '../../pkg/source.js';
+import { describeHeads, describeSource, headsBeside, isHeadFile } from '../../pkg/source.js';
 
 Object.assign(globalThis, { document: { baseURI: 'https://example.org/app/index.html' } });
 
@@ -44,6 +44,29 @@ test('local files: one GGUF, or the files of a folder', () => {
   assert.deepEqual(chosen('notes.txt', 'a.gguf'), ['a.gguf']);
   assert.deepEqual(chosen('config.json', 'model.safetensors', 'README.md', 'a.gguf'), ['config.json', 'model.safetensors']);
   assert.deepEqual(chosen('whatever.bin'), ['whatever.bin']);
+  assert.deepEqual(chosen('notes.txt', 'a.gguf', 'a.heads.safetensors', 'adapter.safetensors'), ['a.gguf', 'a.heads.safetensors']);
+});
+
+test('draft heads: beside the model, named, or none', () => {
+  assert.equal(describeHeads(), 'auto');
+  assert.equal(describeHeads('auto'), 'auto');
+  assert.equal(describeHeads(null), null);
+  const url = 'https://a.example/medusa_lm_head.safetensors';
+  assert.deepEqual(describeHeads(url), { kind: 'file', url });
+  assert.deepEqual(describeHeads('heads.safetensors'), { kind: 'file', url: 'https://example.org/app/heads.safetensors' });
+  assert.deepEqual(describeHeads('org/name'), hub);
+  assert.deepEqual(describeHeads(new File(['x'], 'any.safetensors')), { kind: 'local', files: [new File(['x'], 'any.safetensors')] });
+  assert.deepEqual(
+    ['medusa_lm_head.safetensors', 'heads.safetensors', 'm.heads.safetensors', 'model.safetensors', 'heads.json'].filter(isHeadFile),
+    ['medusa_lm_head.safetensors', 'heads.safetensors', 'm.heads.safetensors'],
+  );
+  const besides = {
+    'https://a.example/m.gguf': 'https://a.example/m.heads.safetensors',
+    'https://a.example/x.gguf/m.Q4_0.GGUF?download=true': 'https://a.example/x.gguf/m.Q4_0.heads.safetensors?download=true',
+    'https://a.example/m.bin': undefined,
+    'blob:https://a.example/1-2.gguf': undefined,
+  };
+  for (const [model, heads] of Object.entries(besides)) assert.equal(headsBeside(model), heads);
 });
 
 test('what is no source is refused', () => {

@@ -8,7 +8,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVector};
 use crate::model::{Matrix, Vector};
 use crate::sampling::SamplingParams;
-use crate::speculate::heads::{Ranking, Scoring};
+use crate::speculate::grow::{HeadCandidate, HeadCandidates};
+use crate::speculate::heads::{BEAM, Ranking, Scoring, TOP_K, first_slot, slots};
 use crate::speculate::tree::Tree;
 
 /// The heads of one model.
@@ -82,7 +83,7 @@ impl CpuHeads {
             needed.push(HeadMatrix::Trunk);
         }
         if rank > 0 {
-            needed.extend([HeadMatrix::Previous, HeadMatrix::Correction]);
+            needed.push(HeadMatrix::Correction);
         }
         needed
     }
@@ -150,8 +151,9 @@ impl CpuHeads {
         if self.shape.rank == 0 {
             return Ok(0.0);
         }
-        let previous = self.matrix(HeadMatrix::Previous)?.row(token as usize);
-        Ok(ops::dot(previous, self.matrix(HeadMatrix::Correction)?.row(draft)))
+        let rows = self.matrix(HeadMatrix::Correction)?;
+        let tokens = rows.rows - self.shape.draft_vocab;
+        Ok(ops::dot(rows.row(token as usize), rows.row(tokens + draft)))
     }
 
     /// Drafting from the hidden row of the last visited node.
@@ -176,6 +178,8 @@ pub struct DraftScene<'a> {
     pub context_length: usize,
     /// Ids from here on are never drafted.
     pub valid_tokens: u32,
+    /// Whether candidates are ranked with the verifier's noise.
+    pub shares_noise: bool,
 }
 
 /// Heads at work on one tree.
@@ -187,36 +191,112 @@ pub struct HeadDraft<'a> {
     scene: DraftScene<'a>,
 }
 
+/// A node that recurrent heads go on from.
+struct Expanded {
+    token: u32,
+    /// The state before the token.
+    state: Vec<f32>,
+    /// Logarithm of the probability of the path.
+    score: f32,
+}
+
 impl HeadDraft<'_> {
-    /// The candidates for the children of the node that the tokens of `path` lead to, root and node included; none below the
-    /// depth that the heads draft.
+    /// What the heads propose below `root`, in the order of [`slots`](crate::speculate::heads::slots).
     ///
     /// # Errors
     /// `MissingTensor`.
-    pub fn children(&self, path: &[u32]) -> Result<Option<Ranking>> {
-        let Some(head) = path.len().checked_sub(1).filter(|&head| head < self.heads.shape.depths) else {
-            return Ok(None);
-        };
-        let row = match self.heads.shape.form {
-            HeadForm::Parallel => self.heads.parallel_rows(self.hidden)?.swap_remove(head),
-            HeadForm::Recurrent => {
-                let mut state = self.hidden.to_vec();
-                for (level, &token) in path.iter().enumerate() {
-                    state = self.heads.next_state(self.target, level, &state, token)?;
+    pub fn candidates(&self, root: u32) -> Result<HeadCandidates> {
+        match self.heads.shape.form {
+            HeadForm::Parallel => self.parallel(root),
+            HeadForm::Recurrent => self.recurrent(root),
+        }
+    }
+
+    fn parallel(&self, root: u32) -> Result<HeadCandidates> {
+        let rows = self.heads.parallel_rows(self.hidden)?;
+        let kept = rows.iter().enumerate().map(|(depth, row)| self.rank(depth, row)).collect::<Result<Vec<_>>>()?;
+        if self.heads.shape.rank == 0 {
+            return Ok(HeadCandidates { slots: kept.iter().map(list).collect(), by_depth: true, draws: None });
+        }
+        let mut slots = vec![Vec::new(); slots(&self.heads.shape)];
+        for (depth, ranking) in kept.iter().enumerate() {
+            let above: Vec<u32> = match depth.checked_sub(1) {
+                Some(above) => kept[above].candidates.iter().map(|candidate| candidate.token).collect(),
+                None => vec![root],
+            };
+            let next = (depth + 1 < kept.len()).then_some(first_slot(depth + 1, TOP_K));
+            for (slot, token) in (first_slot(depth, TOP_K)..).zip(above) {
+                let corrected = self.correct(depth, ranking, token)?;
+                slots[slot] = list(&corrected);
+                for (listed, candidate) in slots[slot].iter_mut().zip(&corrected.candidates) {
+                    let place = ranking.candidates.iter().position(|kept| kept.draft == candidate.draft);
+                    listed.next = next.zip(place).map(|(next, place)| next + place);
                 }
-                state
             }
-        };
-        let mut logits = self.heads.logits(self.target, head, &row)?;
-        logits.truncate(self.heads.shape.draft_vocab);
-        let scoring = Scoring {
+        }
+        Ok(HeadCandidates { slots, by_depth: false, draws: None })
+    }
+
+    fn recurrent(&self, root: u32) -> Result<HeadCandidates> {
+        let depths = self.heads.shape.depths;
+        let mut slots: Vec<Vec<HeadCandidate>> = vec![Vec::new(); slots(&self.heads.shape)];
+        let mut level = vec![Expanded { token: root, state: self.hidden.to_vec(), score: 0.0 }];
+        for depth in 0..depths {
+            let first = first_slot(depth, BEAM);
+            for (slot, node) in (first..).zip(&mut level) {
+                node.state = self.heads.next_state(self.target, depth, &node.state, node.token)?;
+                let ranking = self.rank(depth, &node.state)?;
+                slots[slot] = list(&self.correct(depth, &ranking, node.token)?);
+            }
+            if depth + 1 == depths {
+                break;
+            }
+            let mut open: Vec<(f32, usize, usize)> = Vec::new();
+            for (parent, node) in level.iter().enumerate() {
+                let scores = slots[first + parent].iter().map(|candidate| node.score + candidate.log_probability);
+                open.extend(scores.enumerate().map(|(rank, score)| (score, parent, rank)));
+            }
+            // Stable: of equal ones the first stays first.
+            open.sort_by(|a, b| b.0.total_cmp(&a.0));
+            open.truncate(BEAM);
+            let expand = |(next, &(score, parent, rank)): (usize, &(f32, usize, usize))| {
+                let candidate = &mut slots[first + parent][rank];
+                candidate.next = Some(next);
+                Expanded { token: candidate.token, state: level[parent].state.clone(), score }
+            };
+            level = (first_slot(depth + 1, BEAM)..).zip(&open).map(expand).collect();
+        }
+        Ok(HeadCandidates { slots, by_depth: false, draws: None })
+    }
+
+    fn scoring(&self, depth: usize) -> Scoring<'_> {
+        Scoring {
             sampling: self.scene.sampling,
-            position: (self.scene.context_length + path.len()) as u32,
+            position: (self.scene.context_length + depth + 1) as u32,
             token_map: self.heads.shape.token_map.as_deref(),
             valid_tokens: self.scene.valid_tokens,
-        };
-        let ranking = scoring.rank(&logits);
-        let corrections = ranking.candidates.iter().map(|candidate| self.heads.correction(path[head], candidate.draft));
-        Ok(Some(scoring.correct(&ranking, &corrections.collect::<Result<Vec<_>>>()?)))
+            shares_noise: self.scene.shares_noise,
+        }
     }
+
+    /// The candidates of a head's last row, for the children of a node at this depth, whatever its token.
+    fn rank(&self, depth: usize, row: &[f32]) -> Result<Ranking> {
+        let mut logits = self.heads.logits(self.target, depth, row)?;
+        logits.truncate(self.heads.shape.draft_vocab);
+        Ok(self.scoring(depth).rank(&logits))
+    }
+
+    /// The same below this token.
+    fn correct(&self, depth: usize, ranking: &Ranking, token: u32) -> Result<Ranking> {
+        let corrections = ranking.candidates.iter().map(|candidate| self.heads.correction(token, candidate.draft));
+        Ok(self.scoring(depth).correct(ranking, &corrections.collect::<Result<Vec<_>>>()?))
+    }
+}
+
+/// The candidates of a ranking, without children of their own.
+fn list(ranking: &Ranking) -> Vec<HeadCandidate> {
+    let candidates = ranking.candidates.iter().zip(ranking.log_probabilities());
+    let listed =
+        candidates.map(|(kept, log_probability)| HeadCandidate { token: kept.token, log_probability, next: None });
+    listed.collect()
 }

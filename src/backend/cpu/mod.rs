@@ -8,17 +8,21 @@ pub mod ops;
 
 use std::collections::{HashMap, VecDeque};
 
+use self::heads::{CpuHeads, DraftScene};
 use self::ops::MatrixF32;
 use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
+use crate::model::heads::DraftHeads;
 use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::sampling;
-use crate::speculate::accept::{Walk, walk};
+use crate::speculate::accept::{AcceptRule, Walk, walk};
 use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
+use crate::speculate::lenient::{self, Judgement};
 use crate::speculate::recycling::Successors;
+use crate::speculate::rejection::{self, Child};
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, Source};
 
@@ -81,6 +85,8 @@ struct Running {
     text: Vec<u32>,
     /// What the next pass verifies.
     drafted: Drafted,
+    /// What heads proposed for it.
+    heads: HeadCandidates,
     calibration: Calibration,
     emitted: u32,
     finish: Option<FinishReason>,
@@ -102,6 +108,7 @@ pub struct CpuBackend {
     cache: Vec<Vec<KvRow>>,
     /// Kept from one generation to the next.
     successors: Successors,
+    heads: Option<CpuHeads>,
     running: Option<Running>,
 }
 
@@ -131,6 +138,39 @@ impl Running {
             history[tree.tokens()[ancestor] as usize] += 2;
         }
         history
+    }
+
+    /// What rows choose by the rule, where each has `chosen` for itself by its processed logits.
+    fn decide(&self, logits: &[Vec<f32>], chosen: Vec<u32>) -> Vec<u32> {
+        let rule = self.setup.rule();
+        let (sampling, tree) = (&self.setup.sampling, &self.drafted.tree);
+        let rows = logits.len();
+        match rule {
+            AcceptRule::Exact => chosen,
+            AcceptRule::Rejection => (0..rows).map(|row| self.decide_by_rejection(row, rows, &logits[row])).collect(),
+            AcceptRule::Typical { .. } | AcceptRule::TopK { .. } => {
+                let judge = |node: usize| {
+                    let row = &logits[tree.parents()[node]];
+                    lenient::judge(rule, row, sampling::edge(row, sampling), tree.tokens()[node])
+                };
+                let judgements: Vec<Judgement> = (0..rows).map(judge).collect();
+                let ends = |token| self.setup.end_tokens.contains(&token);
+                lenient::choose_paths(&self.drafted, rows, &judgements, &chosen, ends)
+            }
+        }
+    }
+
+    fn decide_by_rejection(&self, row: usize, rows: usize, logits: &[f32]) -> u32 {
+        let (sampling, drafted) = (&self.setup.sampling, &self.drafted);
+        let tree = &drafted.tree;
+        let children: Vec<Child> = (row + 1..rows)
+            .filter(|&node| tree.parents()[node] == row)
+            .map(|node| Child { token: tree.tokens()[node], drawn: drafted.sources[node] == Source::Heads })
+            .collect();
+        let proposal = drafted.slots[row].and_then(|slot| self.heads.draws.as_ref()?.proposal(slot));
+        let position = (self.text.len() + tree.depths()[row]) as u32;
+        let edge = sampling::edge(logits, sampling);
+        rejection::decide(logits, edge, &children, proposal, sampling.seed, position)
     }
 
     /// The record of a step that walked `walk` through the first `rows` nodes.
@@ -187,8 +227,14 @@ impl CpuBackend {
             final_norm,
             layers,
             config,
+            heads: None,
             running: None,
         })
+    }
+
+    /// Lets draft heads of this model draft.
+    pub fn set_heads(&mut self, heads: CpuHeads) {
+        self.heads = Some(heads);
     }
 
     /// Cosines and sines of a position, `[head_dim / 2, 2]`.
@@ -246,9 +292,9 @@ impl CpuBackend {
     fn step(&mut self, running: &mut Running, rows: usize) -> Result<()> {
         let start = self.cache[0].len();
         let tree = running.drafted.tree.first(rows);
-        let (residuals, kv_rows) = self.forward(start, &tree);
+        let (mut residuals, kv_rows) = self.forward(start, &tree);
         let drafts = running.setup.draft.nodes() > 1;
-        let mut chosen = Vec::with_capacity(tree.len());
+        let (mut rows_logits, mut chosen) = (Vec::new(), Vec::new());
         for (node, residual) in residuals.iter().enumerate() {
             let sampling = &running.setup.sampling;
             let mut logits = self.logits(residual);
@@ -260,13 +306,17 @@ impl CpuBackend {
             if drafts && running.setup.draft.sources.contains(Source::Recycling) {
                 self.successors.learn(tree.tokens()[node], &chunks, position, sampling);
             }
+            rows_logits.push(logits);
         }
+        let chosen = running.decide(&rows_logits, chosen);
         let drafted = running.drafted.clone();
         let walk = walk(&drafted, tree.len(), &chosen, |token| running.emit(token, self.context_limit));
         self.commit(start, &walk.path, &kv_rows);
         let mut record = running.record(&walk, tree.len());
         running.drafted = Drafted::root(running.text.last().copied().unwrap_or(0))?;
         if drafts && running.finish.is_none() {
+            let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
+            running.heads = self.head_candidates(running, &last)?;
             running.drafted = self.draft(running)?;
             record.drafted = running.drafted.tree.len();
             record.match_length = running.drafted.match_length;
@@ -275,13 +325,32 @@ impl CpuBackend {
         Ok(())
     }
 
+    /// What draft heads propose below the last token of the text. `residual` is the last visited row's.
+    fn head_candidates(&self, running: &Running, residual: &[f32]) -> Result<HeadCandidates> {
+        let setup = &running.setup;
+        match (&self.heads, running.text.last()) {
+            (Some(heads), Some(&root)) if setup.draft.sources.contains(Source::Heads) => {
+                let scene = DraftScene {
+                    sampling: &setup.sampling,
+                    context_length: running.text.len() - 1,
+                    valid_tokens: setup.valid_tokens,
+                    shares_noise: setup.rule() != AcceptRule::Rejection,
+                };
+                let hidden = ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
+                heads.draft(self.target(), &hidden, scene).candidates(root)
+            }
+            _ => Ok(HeadCandidates::default()),
+        }
+    }
+
+    /// Drafts below the last token of the text.
     fn draft(&self, running: &Running) -> Result<Drafted> {
         let setup = &running.setup;
         let room = self.context_limit + 1 - running.text.len();
         let material = Material {
             text: &running.text,
             successors: &self.successors,
-            heads: &HeadCandidates::default(),
+            heads: &running.heads,
             sampling: &setup.sampling,
             calibration: &running.calibration,
             max_depth: ((setup.max_tokens - running.emitted) as usize).min(room) - 1,
@@ -318,6 +387,10 @@ impl Backend for CpuBackend {
         self.context_limit
     }
 
+    fn heads(&self) -> Option<&DraftHeads> {
+        self.heads.as_ref().map(CpuHeads::shape)
+    }
+
     async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {
         for (i, &token) in tokens.iter().enumerate() {
             let (_, rows) = self.forward(start + i, &Tree::chain(&[token])?);
@@ -339,6 +412,7 @@ impl Backend for CpuBackend {
             history,
             text: setup.prompt.iter().take(start).chain([&root]).copied().collect(),
             drafted: Drafted::root(root)?,
+            heads: HeadCandidates::default(),
             calibration: Calibration::default(),
             emitted: 0,
             finish: None,

@@ -1,12 +1,14 @@
-//! What drafting keeps on the device, and the launches behind the choice of tokens: learn, walk, commit, draft.
+//! What drafting keeps on the device, and the launches behind the choice of tokens: learn, accept, commit, draft.
 
 use super::device::Gpu;
 use super::kernels::Kernel;
-use super::layout::{CommitShape, DraftingShape, QUAD};
+use super::layout::{CommitShape, DraftingShape, HeadSlots, QUAD};
 use super::plan::{Builder, Grid, Launch};
+use super::rules::RuleLaunches;
 use crate::backend::{GenerationSetup, MAX_ROWS};
 use crate::error::Result;
 use crate::model::ModelConfig;
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::recycling::SUCCESSORS;
 use crate::speculate::shape::Shape;
 use crate::speculate::{Calibration, DraftPlan, Source};
@@ -29,6 +31,12 @@ pub struct DraftBuffers {
     pub successors: wgpu::Buffer,
     /// `[slot, width]`, what heads propose.
     pub head_candidates: wgpu::Buffer,
+    /// `[slot, draft vocabulary]`, what they draw it by.
+    pub head_logits: wgpu::Buffer,
+    /// `[vocabulary]`, the draft id of every token.
+    pub draft_ids: wgpu::Buffer,
+    /// The slots that heads fill.
+    pub head_slots: HeadSlots,
     /// `[node]`, parent and rank, of a fixed tree.
     pub listed: wgpu::Buffer,
     /// Stand in for layers that the last launch of commit.wgsl does not have.
@@ -43,7 +51,10 @@ impl DraftBuffers {
             shape: gpu.uniform("drafting", &<DraftingShape as bytemuck::Zeroable>::zeroed()),
             text: gpu.storage("text", (context_limit + 1) as u64 * 4),
             successors: gpu.storage("successors", (config.vocab_size * SUCCESSORS * SUCCESSOR_BYTES) as u64),
-            head_candidates: gpu.storage("head candidates", 16),
+            head_candidates: gpu.storage("no head candidates", 16),
+            head_logits: gpu.storage("head logits", 16),
+            draft_ids: gpu.storage("draft ids", 16),
+            head_slots: HeadSlots::default(),
             listed: gpu.storage("listed nodes", (MAX_ROWS * LISTED_BYTES) as u64),
             padding: (0..padding).map(|_| gpu.storage("no layer", 16)).collect(),
         }
@@ -53,7 +64,7 @@ impl DraftBuffers {
     pub fn begin(&self, gpu: &Gpu, start: usize, root: u32, setup: &GenerationSetup, calibration: &Calibration) {
         let text: Vec<u32> = setup.prompt.iter().take(start).chain([&root]).copied().collect();
         gpu.queue.write_buffer(&self.text, 0, bytemuck::cast_slice(&text));
-        self.write_shape(gpu, &setup.draft, calibration);
+        self.write_shape(gpu, setup, calibration);
         if let Shape::Fixed(tree) = &setup.draft.shape {
             let words: Vec<[u32; 2]> = [[0; 2]]
                 .into_iter()
@@ -64,8 +75,9 @@ impl DraftBuffers {
     }
 
     /// Writes how drafts are made.
-    pub fn write_shape(&self, gpu: &Gpu, plan: &DraftPlan, calibration: &Calibration) {
-        gpu.queue.write_buffer(&self.shape, 0, bytemuck::bytes_of(&DraftingShape::new(plan, calibration)));
+    pub fn write_shape(&self, gpu: &Gpu, setup: &GenerationSetup, calibration: &Calibration) {
+        let shape = DraftingShape::new(&setup.draft, setup.rule(), calibration, self.head_slots);
+        gpu.queue.write_buffer(&self.shape, 0, bytemuck::bytes_of(&shape));
     }
 }
 
@@ -73,8 +85,10 @@ impl DraftBuffers {
 #[derive(Debug)]
 pub struct DraftLaunches {
     recycle: Launch,
+    rules: RuleLaunches,
     accept: Launch,
     commit: Vec<Launch>,
+    heads: Vec<Launch>,
     draft: Launch,
 }
 
@@ -99,6 +113,7 @@ impl DraftLaunches {
                 &[&b.sampling, &b.state, &b.candidates, &d.successors],
                 Grid::RowThreads,
             )?,
+            rules: RuleLaunches::new(builder)?,
             accept: builder.launch(
                 Kernel::Accept,
                 None,
@@ -106,6 +121,7 @@ impl DraftLaunches {
                 Grid::One,
             )?,
             commit: commit.collect::<Result<_>>()?,
+            heads: builder.heads.map_or_else(|| Ok(Vec::new()), |heads| heads.launches(builder))?,
             draft: builder.launch(
                 Kernel::Draft,
                 None,
@@ -115,16 +131,24 @@ impl DraftLaunches {
         })
     }
 
+    /// The launches of draft heads.
+    pub fn heads(&self) -> &[Launch] {
+        &self.heads
+    }
+
     /// What a step of `rows` rows launches behind the choice of tokens, in order.
-    pub fn launches(&self, plan: &DraftPlan, rows: usize) -> impl Iterator<Item = &Launch> {
+    pub fn launches(&self, plan: &DraftPlan, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {
         let drafts = plan.nodes() > 1;
         let recycles = drafts && plan.sources.contains(Source::Recycling);
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
+        let heads = if drafts && plan.sources.contains(Source::Heads) { &self.heads[..] } else { &[] };
         recycles
             .then_some(&self.recycle)
             .into_iter()
+            .chain(self.rules.launches(rule, rows))
             .chain([&self.accept])
             .chain(commits)
+            .chain(heads)
             .chain(drafts.then_some(&self.draft))
     }
 }

@@ -41,17 +41,35 @@ pub enum Kernel {
     Sample,
     /// What recycling learns from a pass.
     Recycle,
+    /// What the lossy rules say of drafted tokens.
+    Judge,
+    /// The path that they prefer.
+    ChoosePath,
+    /// Speculative sampling with rejection.
+    Reject,
     /// The walk through the verified tree.
     Accept,
     /// Visited rows moved into place.
     Commit,
     /// The next tree.
     Draft,
+    /// Where the text stands, for draft heads.
+    HeadStart,
+    /// A residual block of a draft head.
+    HeadBlock,
+    /// Best draft id of every chunk.
+    HeadChunks,
+    /// Best draft ids of a row.
+    HeadRank,
+    /// The same below one token.
+    HeadCorrect,
+    /// The nodes that recurrent heads go on from.
+    HeadExpand,
 }
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 24] = [
         Self::Embed,
         Self::Qkv,
         Self::AttentionScores,
@@ -64,9 +82,18 @@ impl Kernel {
         Self::Threshold,
         Self::Sample,
         Self::Recycle,
+        Self::Judge,
+        Self::ChoosePath,
+        Self::Reject,
         Self::Accept,
         Self::Commit,
         Self::Draft,
+        Self::HeadStart,
+        Self::HeadBlock,
+        Self::HeadChunks,
+        Self::HeadRank,
+        Self::HeadCorrect,
+        Self::HeadExpand,
     ];
 
     /// Name of its entry point, and of its file without `.wgsl`.
@@ -84,20 +111,29 @@ impl Kernel {
             Self::Threshold => "threshold",
             Self::Sample => "sample",
             Self::Recycle => "recycle",
+            Self::Judge => "judge",
+            Self::ChoosePath => "choose_path",
+            Self::Reject => "reject",
             Self::Accept => "accept",
             Self::Commit => "commit",
             Self::Draft => "draft",
+            Self::HeadStart => "head_start",
+            Self::HeadBlock => "head_block",
+            Self::HeadChunks => "head_chunks",
+            Self::HeadRank => "head_rank",
+            Self::HeadCorrect => "head_correct",
+            Self::HeadExpand => "head_expand",
         }
     }
 
     /// Whether it reads packed weights, and so comes in one variant a format.
     pub const fn reads_weights(self) -> bool {
-        matches!(self, Self::Embed) || self.is_matmul()
+        matches!(self, Self::Embed | Self::HeadCorrect) || self.is_matmul()
     }
 
     /// Whether it is a matrix product, and so comes in one variant a tile.
     pub const fn is_matmul(self) -> bool {
-        matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead)
+        matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead | Self::HeadBlock)
     }
 }
 
@@ -286,8 +322,10 @@ pub struct Kernels {
 
 /// Variants that are compiled in the background, each with what tells that it is done.
 #[derive(Default)]
-struct Compiling(Vec<(Variant, Done)>);
-type Done = Pin<Box<dyn Future<Output = Result<()>>>>;
+struct Compiling(Vec<(Variant, Compilation)>);
+
+/// Tells how a compilation went.
+type Compilation = Pin<Box<dyn Future<Output = Result<()>>>>;
 
 impl std::fmt::Debug for Compiling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -4,7 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::backend::{Emitted, FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
 use crate::sampling::CHUNK_TOKENS;
-use crate::speculate::accept::MAX_EMITTED;
+use crate::speculate::accept::{AcceptRule, MAX_EMITTED};
+use crate::speculate::heads::TOP_K;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
@@ -54,10 +55,10 @@ pub const FINISH_OFFSET: u64 = 8;
 pub const ROW_LIMIT_OFFSET: u64 = 28;
 /// Byte offset of `State.tokens`.
 pub const TOKENS_OFFSET: u64 = size_of::<StateHead>() as u64;
-/// Byte offset of `State.parents`; depths and paths follow, then sources and visited rows.
+/// Byte offset of `State.parents`; depths and paths follow, then sources, visited rows and slots.
 pub const PARENTS_OFFSET: u64 = TOKENS_OFFSET + (MAX_ROWS * 4) as u64;
 /// Bytes of the whole `State`.
-pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((4 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
+pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((5 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
 
 impl StateHead {
     /// The head before a pass that decides nothing: a piece of the prompt, or an evaluation.
@@ -105,6 +106,7 @@ pub struct MatmulShape {
     pub output_stride: u32,
     pub columns: u32,
     pub epsilon: f32,
+    pub output_offset: u32,
 }
 
 /// `NormShape` in shaders/norm.wgsl.
@@ -150,6 +152,8 @@ pub struct SamplingShape {
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
+    pub shares_noise: u32,
+    pub padding: [u32; 3],
 }
 
 impl SamplingShape {
@@ -171,6 +175,8 @@ impl SamplingShape {
             repetition_penalty: params.repetition_penalty,
             frequency_penalty: params.frequency_penalty,
             presence_penalty: params.presence_penalty,
+            shares_noise: u32::from(setup.rule() != AcceptRule::Rejection),
+            padding: [0; 3],
         }
     }
 }
@@ -194,20 +200,28 @@ pub struct DraftingShape {
     pub head_width: u32,
     pub head_slots_are_depths: u32,
     pub recycling_log_probability: f32,
+    pub rejects: u32,
+    pub drawing: u32,
+    pub draft_vocabulary: u32,
+    pub draw_chunks: u32,
     pub padding: u32,
     pub ngram_log_probabilities: [f32; 8],
 }
 
 impl DraftingShape {
-    /// How a generation drafts, without heads.
-    pub fn new(plan: &DraftPlan, calibration: &Calibration) -> Self {
+    /// How a generation drafts, with these slots of head candidates.
+    pub fn new(plan: &DraftPlan, rule: AcceptRule, calibration: &Calibration, heads: HeadSlots) -> Self {
         let mut shape = Self {
+            rejects: u32::from(rule == AcceptRule::Rejection),
             sources: plan.sources.bits(),
             max_nodes: plan.nodes() as u32,
             listed_nodes: match &plan.shape {
                 Shape::Grown => 0,
                 Shape::Fixed(tree) => tree.len() as u32,
             },
+            head_slots: heads.count as u32,
+            head_width: TOP_K as u32,
+            head_slots_are_depths: heads.are_depths.into(),
             recycling_log_probability: calibration.recycling.ln(),
             ..Self::zeroed()
         };
@@ -217,6 +231,71 @@ impl DraftingShape {
         shape
     }
 }
+
+/// `Rule` in shaders/judge.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RuleShape {
+    pub epsilon: f32,
+    pub alpha: f32,
+    pub k: u32,
+    pub tolerance: f32,
+}
+
+impl RuleShape {
+    /// What a rule asks for; of what it does not look at, no more than every token has.
+    pub fn new(rule: AcceptRule) -> Self {
+        let any = Self { epsilon: -1.0, alpha: 0.0, k: u32::MAX, tolerance: f32::MAX };
+        match rule {
+            AcceptRule::Exact | AcceptRule::Rejection => any,
+            AcceptRule::Typical { epsilon, alpha } => Self { epsilon, alpha, ..any },
+            AcceptRule::TopK { k, tolerance } => Self { k, tolerance, ..any },
+        }
+    }
+}
+
+/// The slots of head candidates that there are; none without heads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeadSlots {
+    pub count: usize,
+    /// Whether slot d belongs to every node of depth d.
+    pub are_depths: bool,
+}
+
+/// `HeadShape` in shaders/lib/heads.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct HeadShape {
+    pub hidden_quads: u32,
+    pub normed_stride: u32,
+    pub input_stride: u32,
+    pub row_stride: u32,
+    pub vocabulary: u32,
+    pub drafts: u32,
+    pub logit_stride: u32,
+    pub chunks: u32,
+    pub is_mapped: u32,
+    pub is_recurrent: u32,
+    pub depths: u32,
+    pub depth: u32,
+    pub first_slot: u32,
+    pub parents: u32,
+    pub first_parent: u32,
+}
+
+/// `HeadCandidate` in shaders/lib/heads.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RawHeadCandidate {
+    pub token: u32,
+    pub log_probability: f32,
+    pub next_slot: u32,
+}
+
+/// Bytes of `ChunkBest` in shaders/lib/heads.wgsl.
+pub const CHUNK_BEST_BYTES: u64 = 12;
+/// Bytes of `Kept` in shaders/lib/heads.wgsl.
+pub const KEPT_BYTES: u64 = (1 + 3 * TOP_K as u64) * 4;
 
 /// `Record` in shaders/lib/record.wgsl.
 #[repr(C)]

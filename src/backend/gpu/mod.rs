@@ -7,11 +7,13 @@
 mod cache;
 pub mod device;
 mod drafting;
+mod heads;
 pub mod kernels;
 mod layout;
 mod plan;
 pub mod profile;
 mod readback;
+mod rules;
 pub mod shader;
 mod weights;
 
@@ -19,6 +21,7 @@ use std::collections::VecDeque;
 
 use self::cache::Cache;
 use self::device::{DeviceCaps, Gpu};
+use self::heads::GpuHeads;
 use self::kernels::Kernels;
 use self::layout::{
     FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, ROW_LIMIT_OFFSET, RawRecord, SamplingShape, StateHead,
@@ -32,6 +35,7 @@ use crate::backend::self_check::self_check;
 use crate::backend::{Backend, GenerationSetup, MAX_ROWS, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
+use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::Calibration;
 use crate::speculate::costs::PassCosts;
@@ -50,6 +54,7 @@ pub struct GpuBackend {
     weights: GpuWeights,
     buffers: Buffers,
     cache: Cache,
+    heads: Option<GpuHeads>,
     plan: Plan,
     staging: StagingPool,
     topology: Topology,
@@ -118,7 +123,9 @@ impl GpuBackend {
         let buffers = Buffers::new(&gpu, &config, context_limit).await?;
         let cache = Cache::new(&gpu, &config, context_limit).await?;
         let plan = gpu
-            .scoped("preparing the model's kernels", || Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache))
+            .scoped("preparing the model's kernels", || {
+                Plan::new(&gpu, &kernels, &config, &weights, &buffers, &cache, None)
+            })
             .await??;
         let staging = StagingPool::new(gpu.clone(), RECORD_BYTES);
         Ok(Self {
@@ -129,11 +136,17 @@ impl GpuBackend {
             weights,
             buffers,
             cache,
+            heads: None,
             plan,
             staging,
             topology: Topology::Other,
             decode: Decode::default(),
         })
+    }
+
+    /// The device it runs on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// What the device can do.
@@ -154,9 +167,9 @@ impl GpuBackend {
         self.gpu.device.destroy();
     }
 
-    /// Bytes of the packed weights.
+    /// Bytes of the packed weights, those of draft heads among them.
     pub fn weight_bytes(&self) -> u64 {
-        self.weights.bytes()
+        self.weights.bytes() + self.heads.as_ref().map_or(0, GpuHeads::weight_bytes)
     }
 
     /// Writes the tokens of a pass and, unless it is there already, the shape of its tree.
@@ -193,9 +206,14 @@ impl GpuBackend {
 
     async fn reserve(&mut self, slots: usize) -> Result<()> {
         if self.cache.reserve(&self.gpu, &self.config, slots, self.context_limit).await? {
-            self.plan = Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache)?;
+            self.plan = self.new_plan()?;
         }
         Ok(())
+    }
+
+    fn new_plan(&self) -> Result<Plan> {
+        let heads = self.heads.as_ref();
+        Plan::new(&self.gpu, &self.kernels, &self.config, &self.weights, &self.buffers, &self.cache, heads)
     }
 
     fn encode(&self, purpose: Purpose<'_>, size: PassSize) -> Result<wgpu::CommandEncoder> {
@@ -269,6 +287,10 @@ impl Backend for GpuBackend {
         self.context_limit
     }
 
+    fn heads(&self) -> Option<&DraftHeads> {
+        self.heads.as_ref().map(GpuHeads::shape)
+    }
+
     async fn prefill(&mut self, start: usize, tokens: &[u32]) -> Result<()> {
         self.reserve(start + tokens.len() + 1).await?;
         let mut at = start;
@@ -291,6 +313,7 @@ impl Backend for GpuBackend {
         self.write_tree(&Tree::chain(&[root])?);
         if setup.draft.nodes() > 1 {
             self.buffers.draft.begin(&self.gpu, start, root, setup, &Calibration::default());
+            self.buffers.rules.begin(&self.gpu, setup.rule());
             self.topology = Topology::Other;
         }
         self.decode = Decode {
@@ -315,7 +338,7 @@ impl Backend for GpuBackend {
         if rows != self.decode.row_limit {
             self.gpu.queue.write_buffer(&self.buffers.state, ROW_LIMIT_OFFSET, bytemuck::bytes_of(&(rows as u32)));
         }
-        let purpose = Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, rows };
+        let purpose = Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, rule: setup.rule(), rows };
         let mut encoder = self.encode(purpose, PassSize::fitted(rows, bound + rows))?;
         let dispatches = self.plan.launches(purpose).len() as u32;
         let step = self.decode.steps;
@@ -334,7 +357,7 @@ impl Backend for GpuBackend {
 
     fn calibrate(&mut self, calibration: &Calibration) {
         if let Some(setup) = &self.decode.setup {
-            self.buffers.draft.write_shape(&self.gpu, &setup.draft, calibration);
+            self.buffers.draft.write_shape(&self.gpu, setup, calibration);
         }
     }
 

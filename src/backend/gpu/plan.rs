@@ -3,19 +3,22 @@
 use super::cache::Cache;
 use super::device::Gpu;
 use super::drafting::{DraftBuffers, DraftLaunches};
+use super::heads::GpuHeads;
 use super::kernels::{Kernel, Kernels, Tile, Variant};
 use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
     TILE_QUADS, row_stride,
 };
+use super::rules::RuleBuffers;
 use super::weights::{GpuMatrix, GpuWeights};
 use crate::backend::MAX_ROWS;
 use crate::error::Result;
 use crate::model::ModelConfig;
-use crate::model::packing::PackedFormat;
+use crate::model::packing::{PackedFormat, STEP_VALUES};
 use crate::model::weights::{Matrix, Vector};
 use crate::sampling::SamplingParams;
 use crate::speculate::DraftPlan;
+use crate::speculate::accept::AcceptRule;
 
 /// Buffers of a fixed size that kernels share.
 #[derive(Debug)]
@@ -33,7 +36,8 @@ pub struct Buffers {
     /// `[rows, vocabulary]`.
     pub logits: wgpu::Buffer,
     residual: wgpu::Buffer,
-    normed: wgpu::Buffer,
+    /// `[rows, hidden]`, what the last norm of a pass made.
+    pub normed: wgpu::Buffer,
     queries: wgpu::Buffer,
     mixed: wgpu::Buffer,
     activations: wgpu::Buffer,
@@ -41,7 +45,10 @@ pub struct Buffers {
     pub candidates: wgpu::Buffer,
     /// What only drafting uses.
     pub draft: DraftBuffers,
-    thresholds: wgpu::Buffer,
+    /// `[rows]`, the lowest logit in play.
+    pub thresholds: wgpu::Buffer,
+    /// What only the rules of acceptance use.
+    pub rules: RuleBuffers,
 }
 
 impl Buffers {
@@ -68,6 +75,7 @@ impl Buffers {
             candidates: gpu.storage("candidates", MAX_ROWS as u64 * chunks * 8),
             draft: DraftBuffers::new(gpu, config, context_limit),
             thresholds: gpu.storage("thresholds", MAX_ROWS as u64 * 4),
+            rules: RuleBuffers::new(gpu),
         })
         .await
     }
@@ -101,6 +109,8 @@ pub struct Launch {
     format: Option<PackedFormat>,
     group: wgpu::BindGroup,
     grid: Grid,
+    /// Rows, where they are not the pass's.
+    rows: Option<usize>,
 }
 
 /// What is known of a pass when it is encoded.
@@ -115,9 +125,9 @@ pub struct PassSize {
 }
 
 impl Launch {
-    /// The variant that computes with this register tile.
+    /// The variant that computes with this register tile, or with that of its own number of rows.
     pub fn variant(&self, tile: Tile) -> Variant {
-        Variant::new(self.kernel, self.format, tile)
+        Variant::new(self.kernel, self.format, self.rows.map_or(tile, Tile::for_rows))
     }
 
     /// Appends the launch to a compute pass.
@@ -131,6 +141,7 @@ impl Launch {
         size: PassSize,
         workgroup: usize,
     ) -> Result<()> {
+        let size = self.rows.map_or(size, |rows| PassSize::fitted(rows, size.positions));
         let (tile, pipeline) = kernels.ready(self.variant(size.tile))?;
         pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &self.group, &[]);
@@ -191,6 +202,8 @@ pub enum Purpose<'a> {
         sampling: &'a SamplingParams,
         /// How it drafts.
         draft: &'a DraftPlan,
+        /// Which drafted tokens pass.
+        rule: AcceptRule,
         /// Rows of the pass.
         rows: usize,
     },
@@ -208,8 +221,9 @@ impl Plan {
         weights: &GpuWeights,
         buffers: &Buffers,
         cache: &Cache,
+        heads: Option<&GpuHeads>,
     ) -> Result<Self> {
-        let builder = Builder { gpu, kernels, config, weights, buffers, cache };
+        let builder = Builder { gpu, kernels, config, weights, buffers, cache, heads };
         let mut body = builder.embed()?;
         let mut tail = Vec::new();
         for layer in 0..config.num_hidden_layers {
@@ -240,6 +254,14 @@ impl Plan {
         })
     }
 
+    /// Has the device compile what draft heads need.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn compile_heads(&self, kernels: &Kernels) -> Result<()> {
+        self.draft.heads().iter().try_for_each(|launch| kernels.pipeline(launch.variant(Tile::Rows1)).map(drop))
+    }
+
     /// The launches of one pass, in order.
     pub fn launches(&self, purpose: Purpose<'_>) -> Vec<&Launch> {
         let mut launches: Vec<&Launch> = self.body.iter().collect();
@@ -247,14 +269,19 @@ impl Plan {
             launches.extend(&self.tail);
             launches.extend(&self.head);
         }
-        if let Purpose::Decode { sampling, draft, rows } = purpose {
+        if let Purpose::Decode { sampling, draft, rule, rows } = purpose {
             launches.extend(sampling.processes().then_some(&self.process));
             launches.extend(sampling.filters().then_some(&self.threshold));
             launches.push(&self.sample);
-            launches.extend(self.draft.launches(draft, rows));
+            launches.extend(self.draft.launches(draft, rule, rows));
         }
         launches
     }
+}
+
+/// Threads of embed.wgsl a row.
+pub fn embed_items(config: &ModelConfig) -> usize {
+    config.hidden_size.div_ceil(STEP_VALUES)
 }
 
 /// Makes launches for one model.
@@ -271,6 +298,8 @@ pub struct Builder<'a> {
     pub buffers: &'a Buffers,
     /// Buffers that grow.
     pub cache: &'a Cache,
+    /// Its draft heads.
+    pub heads: Option<&'a GpuHeads>,
 }
 
 impl Builder<'_> {
@@ -286,7 +315,21 @@ impl Builder<'_> {
         grid: Grid,
     ) -> Result<Launch> {
         let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_buffer_binding()).collect();
-        Ok(Launch { kernel, format, group: self.kernels.bind(kernel, format, &resources)?, grid })
+        Ok(Launch { kernel, format, group: self.kernels.bind(kernel, format, &resources)?, grid, rows: None })
+    }
+
+    /// One launch over `rows` rows, whatever the pass has; `resources` in the order of the kernel's bindings.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn launch_rows(
+        &self,
+        (kernel, format): (Kernel, Option<PackedFormat>),
+        resources: &[wgpu::BufferBinding<'_>],
+        grid: Grid,
+        rows: usize,
+    ) -> Result<Launch> {
+        Ok(Launch { kernel, format, group: self.kernels.bind(kernel, format, resources)?, grid, rows: Some(rows) })
     }
 
     /// One launch for each part of a matrix. Bindings: the shape, `before`, the part's words, `after`.
@@ -305,7 +348,7 @@ impl Builder<'_> {
                 let shape = matrix.shape(part, output_stride, self.config.rms_norm_eps);
                 let uniform = self.gpu.uniform(kernel.name(), &shape);
                 let grid = match kernel {
-                    Kernel::Embed => Grid::Items(self.config.hidden_size.div_ceil(8)),
+                    Kernel::Embed => Grid::Items(embed_items(self.config)),
                     _ => Grid::Quads(shape.quads as usize),
                 };
                 let buffers = [&[&uniform][..], before, &[&part.buffer], after].concat();

@@ -62,6 +62,7 @@ impl GpuMatrix {
             output_stride: (output_stride / QUAD) as u32,
             columns: self.layout.cols as u32,
             epsilon,
+            output_offset: 0,
         }
     }
 
@@ -113,9 +114,18 @@ impl GpuWeights {
                 None => values.resize(offset + length, 0.0),
             }
         }
+        Ok((self.floats(&values), offset))
+    }
+
+    /// A bias of this length, zeros where there is none.
+    pub fn bias(&self, bias: Vector, length: usize) -> wgpu::Buffer {
+        self.vectors.get(&bias).map_or_else(|| self.floats(&vec![0.0; length]), |values| self.floats(values))
+    }
+
+    fn floats(&self, values: &[f32]) -> wgpu::Buffer {
         let buffer = self.gpu.storage("vectors", values.len() as u64 * 4);
-        self.gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(&values));
-        Ok((buffer, offset))
+        self.gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(values));
+        buffer
     }
 }
 

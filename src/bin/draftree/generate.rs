@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use draftree::backend::Backend;
+use draftree::backend::cpu::heads::CpuHeads;
 use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::backend::gpu::device::Gpu;
 use draftree::backend::gpu::kernels::Kernels;
@@ -15,9 +16,11 @@ use draftree::backend::gpu::{GpuBackend, GpuWeights};
 use draftree::engine::{DraftStats, Drafters, Engine, GenerateOptions, Prompt, Session, TextParts};
 use draftree::error::{Error, ErrorCode, Result};
 use draftree::model::files::FileSource;
-use draftree::model::{Checkpoint, stream_weights};
+use draftree::model::heads::{DraftHeads, stream_heads};
+use draftree::model::{Checkpoint, HeadFile, stream_weights};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::Source;
+use draftree::speculate::accept::AcceptRule;
 use draftree::speculate::shape::Shape;
 use draftree::tokenizer::Message;
 
@@ -35,6 +38,9 @@ pub struct Args {
     /// A .gguf file, or a folder with config.json and safetensors.
     #[arg(long)]
     model: PathBuf,
+    /// Draft heads, as safetensors; without it those that lie beside the model, if there are some.
+    #[arg(long)]
+    heads: Option<PathBuf>,
     /// Text to go on from.
     #[arg(long)]
     prompt: String,
@@ -83,6 +89,10 @@ pub struct Args {
     /// Nodes of a grown tree at most, the root included.
     #[arg(long)]
     max_nodes: Option<usize>,
+    /// Which drafted tokens pass: exact (the same text), rejection (the same distribution); or, both lossy,
+    /// typical[:EPSILON,ALPHA] and topk[:K,TOLERANCE].
+    #[arg(long, default_value = "exact", value_parser = AcceptRule::parse)]
+    accept: AcceptRule,
     /// Where to run.
     #[arg(long, value_enum, default_value = "gpu")]
     device: Device,
@@ -92,6 +102,13 @@ pub struct Args {
 }
 
 impl Args {
+    /// The file of heads: the one that was named, or `name.heads.safetensors` beside `name.gguf`.
+    fn head_path(&self) -> Option<PathBuf> {
+        let beside = self.model.with_extension("heads.safetensors");
+        let is_gguf = self.model.extension().is_some_and(|extension| extension == "gguf");
+        self.heads.clone().or((is_gguf && beside.exists()).then_some(beside))
+    }
+
     fn prompt(&self) -> Prompt {
         if !self.chat {
             return Prompt::Text(self.prompt.clone());
@@ -129,7 +146,7 @@ impl Args {
             draft: Drafters::parse(&self.draft)?,
             tree: self.shape()?,
             max_nodes: self.max_nodes,
-            ..Default::default()
+            accept: self.accept,
         })
     }
 }
@@ -139,12 +156,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     pollster::block_on(async {
         let source = FileSource::open(&args.model)?;
         let checkpoint = Checkpoint::open(&source).await?;
+        let own = args.head_path().map(FileSource::open).transpose()?;
+        let head_file = match &own {
+            Some(own) => Some(HeadFile::open(own).await?),
+            None => HeadFile::find(&source).await?,
+        };
+        let fitted = head_file.as_ref().map(|file| file.fit(&checkpoint)).transpose()?;
+        let heads = match (&head_file, &fitted) {
+            (Some(file), Some(fitted)) => Some((file, fitted, own.as_ref().unwrap_or(&source))),
+            _ => None,
+        };
+        let model = (&checkpoint, &source);
         let text = TextParts::new(&checkpoint, utc_seconds)?;
         match args.device {
             Device::Cpu => {
                 let mut weights = CpuWeights::default();
                 stream_weights(&checkpoint, &source, &mut weights, &mut |_, _| {}).await?;
-                let backend = CpuBackend::new(checkpoint.config.clone(), weights, None)?;
+                let mut backend = CpuBackend::new(checkpoint.config.clone(), weights, None)?;
+                if let Some(heads) = heads {
+                    let mut weights = CpuWeights::default();
+                    stream_heads(heads, model, &mut weights, &mut |_, _| {}).await?;
+                    backend.set_heads(CpuHeads::new(heads.1.clone(), weights)?);
+                }
                 write(args, Engine::new(backend, text, now_ms), &checkpoint.name, "CPU reference").await
             }
             Device::Gpu => {
@@ -152,8 +185,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 let adapter = gpu.caps.description.clone();
                 let mut weights = GpuWeights::new(gpu.clone());
                 stream_weights(&checkpoint, &source, &mut weights, &mut |_, _| {}).await?;
-                let backend = GpuBackend::new(checkpoint.config.clone(), weights, Kernels::new(gpu), None).await?;
+                let kernels = Kernels::new(gpu.clone());
+                let mut backend = GpuBackend::new(checkpoint.config.clone(), weights, kernels, None).await?;
                 backend.self_check().await?;
+                if let Some(heads) = heads {
+                    let mut weights = GpuWeights::new(gpu);
+                    stream_heads(heads, model, &mut weights, &mut |_, _| {}).await?;
+                    backend.set_heads(heads.1.clone(), weights).await?;
+                }
                 write(args, Engine::new(backend, text, now_ms), &checkpoint.name, &adapter).await
             }
         }
@@ -174,18 +213,26 @@ async fn write<B: Backend>(args: &Args, mut engine: Engine<B>, model: &str, adap
         }
     }
     if args.json {
-        writeln!(out, "{}", report(&session, model, adapter))?;
+        writeln!(out, "{}", report(&session, model, adapter, engine.backend().heads()))?;
     } else {
         writeln!(out)?;
     }
     Ok(())
 }
 
-fn report(session: &Session, model: &str, adapter: &str) -> serde_json::Value {
+fn report(session: &Session, model: &str, adapter: &str, heads: Option<&DraftHeads>) -> serde_json::Value {
     let stats = session.stats();
     serde_json::json!({
         "model": model,
         "adapter": adapter,
+        "heads": heads.map(|heads| serde_json::json!({
+            "form": heads.form.as_str(),
+            "depths": heads.depths,
+            "layers": heads.layers,
+            "draft_vocabulary": heads.draft_vocab,
+            "rank": heads.rank,
+            "warning": heads.warning,
+        })),
         "prompt_tokens": session.prompt(),
         "tokens": session.tokens(),
         "text": session.text(),
@@ -197,6 +244,7 @@ fn report(session: &Session, model: &str, adapter: &str) -> serde_json::Value {
             "dispatches_per_pass": stats.dispatches_per_pass,
             "submits": stats.submits,
             "steps_in_flight": stats.steps_in_flight,
+            "guarantee": stats.guarantee.as_str(),
             "tokens_per_second": stats.tokens_per_second(),
             "tokens_per_pass": stats.tokens_per_pass(),
             "draft": report_draft(&stats.draft),

@@ -26,7 +26,7 @@ enum Command {
         path: std::path::PathBuf,
     },
     /// Write text on this machine's GPU or CPU.
-    Generate(generate::Args),
+    Generate(Box<generate::Args>),
 }
 
 fn main() -> ExitCode {

@@ -22,6 +22,7 @@ export class Model {
   private constructor();
   static load(
     source: ByteSource,
+    heads: ByteSource | 'auto' | null,
     options: CoreLoadOptions,
     onProgress?: (progress: { stage: Exclude<LoadProgress['stage'], 'download'>; loaded: number; total: number }) => void,
   ): Promise<Model>;

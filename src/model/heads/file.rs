@@ -11,6 +11,7 @@ use super::names::{Naming, Slot, is_head_tensor};
 use super::{HeadForm, MAX_DEPTHS};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::checkpoint::TensorEntry;
+use crate::model::container::weight_files;
 use crate::model::safetensors;
 use crate::model::source::{ByteSource, allocate, read_exact};
 
@@ -59,11 +60,27 @@ impl HeadFile {
     /// `BadModelFile` when there are no heads or the file is damaged, `MissingTensor` and `ShapeMismatch` for heads that
     /// are incomplete or contradict each other, `UnsupportedModel` for what cannot be run, and whatever the source reports.
     pub async fn open(source: &impl ByteSource) -> Result<Self> {
-        let mut found = BTreeMap::new();
-        let mut metadata = BTreeMap::new();
-        for file in files(source)? {
-            metadata.extend(safetensors::read_header(source, file, &mut found).await?);
+        Self::read(source, Headers::read(source, files(source)?).await?).await
+    }
+
+    /// The heads that lie among the files of a model, if there are some: in a file named after heads, or, as in Medusa-1.0 models,
+    /// beside its own weights.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for there being none.
+    pub async fn find(source: &impl ByteSource) -> Result<Option<Self>> {
+        if source.files().iter().any(|file| is_head_file(file.base_name())) {
+            return Self::open(source).await.map(Some);
         }
+        let headers = Headers::read(source, weight_files(source).await?).await?;
+        match headers.tensors.keys().any(|name| is_head_tensor(name)) {
+            true => Self::read(source, headers).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    async fn read(source: &impl ByteSource, headers: Headers) -> Result<Self> {
+        let Headers { tensors: found, metadata } = headers;
         let mut tensors = Tensors::select(found, &metadata)?;
         let token_map = match tensors.slots.remove(&Slot::TokenMap) {
             Some((name, tensor)) => Some(read_ids(source, &name, &tensor).await?),
@@ -136,6 +153,23 @@ impl HeadFile {
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
         self.tensors.values().chain(&self.outputs).map(TensorEntry::values).sum()
+    }
+}
+
+/// What the headers of some files say.
+#[derive(Default)]
+struct Headers {
+    tensors: BTreeMap<String, TensorEntry>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl Headers {
+    async fn read(source: &impl ByteSource, files: impl IntoIterator<Item = usize>) -> Result<Self> {
+        let mut headers = Self::default();
+        for file in files {
+            headers.metadata.extend(safetensors::read_header(source, file, &mut headers.tensors).await?);
+        }
+        Ok(headers)
     }
 }
 

@@ -153,8 +153,8 @@ impl HeadFile {
             jobs.push(matrix(HeadMatrix::Output(number), vec![Part { tensor, order }])?);
         }
         if self.rank > 0 {
-            jobs.push(matrix(HeadMatrix::Previous, vec![Part::whole(self.tensor(Slot::Previous)?)])?);
-            jobs.push(matrix(HeadMatrix::Correction, vec![Part::whole(self.tensor(Slot::Correction)?)])?);
+            let parts = [Slot::Previous, Slot::Correction].map(|slot| self.tensor(slot).map(Part::whole));
+            jobs.push(matrix(HeadMatrix::Correction, parts.into_iter().collect::<Result<_>>()?)?);
         }
         if self.biased {
             if parallel {

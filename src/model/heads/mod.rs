@@ -68,9 +68,7 @@ pub enum HeadMatrix {
     },
     /// Output matrix of a head, `[drafts, hidden]`.
     Output(usize),
-    /// What the token before contributes, `[vocab_size, rank]`.
-    Previous,
-    /// What each draft id makes of it, `[drafts, rank]`.
+    /// What a token before contributes, `[vocab_size, rank]`, and behind it what each draft id makes of that, `[drafts, rank]`.
     Correction,
 }
 
