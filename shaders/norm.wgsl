@@ -16,25 +16,26 @@ struct NormShape {
 @group(0) @binding(3) var<storage, read> residual: array<vec4f>;      // [rows, hidden]
 @group(0) @binding(4) var<storage, read_write> normed: array<vec4f>;  // [rows, hidden]
 
-override WORKGROUP: u32 = 8u;
-var<workgroup> squares: array<f32, WORKGROUP>;
+// Fixed, since the order of the sum follows it.
+const THREADS = 16u;
+var<workgroup> squares: array<f32, THREADS>;
 
-@compute @workgroup_size(WORKGROUP)
+@compute @workgroup_size(THREADS)
 fn norm(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index) thread: u32) {
   let row = workgroup.x * shape.stride;
   var sum = 0.0;
-  for (var quad = thread; quad < shape.quads; quad += WORKGROUP) {
+  for (var quad = thread; quad < shape.quads; quad += THREADS) {
     let x = residual[row + quad];
     sum += dot(x, x);
   }
   squares[thread] = sum;
   workgroupBarrier();
   var total = 0.0;
-  for (var t = 0u; t < WORKGROUP; t++) {
+  for (var t = 0u; t < THREADS; t++) {
     total += squares[t];
   }
   let factor = inverseSqrt(total / f32(4u * shape.quads) + shape.epsilon);
-  for (var quad = thread; quad < shape.quads; quad += WORKGROUP) {
+  for (var quad = thread; quad < shape.quads; quad += THREADS) {
     normed[row + quad] = residual[row + quad] * factor * vectors[quad];
   }
 }

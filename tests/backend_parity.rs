@@ -124,16 +124,9 @@ fn a_row_is_the_same_alone_and_in_any_tree_of_a_real_model() {
     }
 }
 
-/// The same where neighbours share loads, which not every device is made to do by itself.
+/// A model where neighbours share loads, which not every device is made to do by itself.
 fn sharing_loads(source: &MemorySource) -> GpuBackend {
     gpu_with(source, |caps| caps.quads = true)
-}
-
-#[test]
-fn a_row_is_the_same_alone_and_in_any_tree_where_neighbours_share_loads() {
-    for (name, model) in [&MODELS[1], &MODELS[4], &MODELS[5]] {
-        check_rows(&mut sharing_loads(&model.source()), name);
-    }
 }
 
 #[test]

@@ -30,8 +30,9 @@ pub struct DeviceCaps {
     pub workgroup: u32,
     /// Whether four neighbouring invocations are to share what they load; see [`shares_loads`](Self::shares_loads).
     pub quads: bool,
-    /// Whether the device compiles in the background when asked to (src/js/gpu_device.ts): a browser would otherwise hold up all work.
-    pub compiles_later: bool,
+    /// Whether it is a browser's device: it compiles in the background when asked to (src/js/gpu_device.ts), since it would hold up all
+    /// work otherwise.
+    pub browser: bool,
     /// Largest part of a buffer that one binding can show, in bytes.
     pub max_binding_bytes: u64,
     /// Whether passes can be timed on the device.
@@ -74,7 +75,8 @@ impl Gpu {
         let mut caps =
             DeviceCaps::new(&adapter.get_info(), &limits, features.contains(wgpu::Features::TIMESTAMP_QUERY));
         // llvmpipe finds out by itself that neighbours load the same.
-        if caps.software && !caps.description.contains("llvmpipe") && has_quad_operations(&device).await {
+        if caps.software && !caps.description.contains("llvmpipe") && caps.has_quad_operations(&device, features).await
+        {
             caps.quads = true;
             caps.workgroup = 4;
         }
@@ -144,25 +146,33 @@ impl Gpu {
     }
 }
 
-/// Whether shaders may use the quad operations. Asked by a shader that does: in a browser, wgpu does not know of the feature
-/// (src/js/gpu_device.ts asks for it).
-async fn has_quad_operations(device: &wgpu::Device) -> bool {
-    const PROBE: &str = "enable subgroups;
-        @group(0) @binding(0) var<storage, read_write> x: array<u32>;
-        @compute @workgroup_size(4) fn probe(@builtin(local_invocation_index) i: u32) { x[i] = quadSwapX(i); }";
-    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
-    let _ = device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label: Some("probe"),
-        source: wgpu::ShaderSource::Wgsl(PROBE.into()),
-    });
-    scope.pop().await.is_none()
-}
-
 impl DeviceCaps {
     /// Whether four neighbouring invocations load a quarter of a product's inputs each and hand them round, by the quad operations of
     /// WebGPU's `subgroups`: where a processor emulates the device, a load costs as much as thirty multiplications.
     pub fn shares_loads(&self) -> bool {
         self.quads && self.workgroup.is_multiple_of(4)
+    }
+
+    /// A shader's text as the device's compiler wants it: a browser's asks for the name of what a shader needs, naga refuses it.
+    pub fn with_directives(&self, source: &str) -> String {
+        let needed = self.browser && source.contains("quadSwap");
+        format!("{}{source}", if needed { "enable subgroups;\n" } else { "" })
+    }
+
+    /// Whether shaders may use the quad operations. In a browser a shader that does is tried, because wgpu does not know of the feature
+    /// there (src/js/gpu_device.ts asks for it).
+    async fn has_quad_operations(&self, device: &wgpu::Device, features: wgpu::Features) -> bool {
+        const PROBE: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(4) fn probe(@builtin(local_invocation_index) i: u32) { x[i] = quadSwapX(i); }";
+        if !self.browser {
+            return features.contains(wgpu::Features::SUBGROUP);
+        }
+        let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let _ = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some("probe"),
+            source: wgpu::ShaderSource::Wgsl(self.with_directives(PROBE).into()),
+        });
+        scope.pop().await.is_none()
     }
 
     /// The packed format that suits the device, given the smallest that holds a matrix exactly. A processor that emulates a GPU
@@ -192,7 +202,7 @@ impl DeviceCaps {
             software,
             workgroup: if software { 8 } else { 64 },
             quads: false,
-            compiles_later: info.backend == wgpu::Backend::BrowserWebGpu,
+            browser: info.backend == wgpu::Backend::BrowserWebGpu,
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             timestamps,
         }

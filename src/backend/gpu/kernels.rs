@@ -276,15 +276,15 @@ impl Variant {
             choices.push(("order", if quads { "lib/order_quad.wgsl" } else { "lib/order_plain.wgsl" }));
         }
         if let Some(tile) = self.tile {
-            choices.push(("rows", tile.rows_file()));
+            choices
+                .push(("rows", if quads && tile == Tile::Rows1 { "lib/rows_1_loop.wgsl" } else { tile.rows_file() }));
             choices.push(("lanes", if quads { "lib/lanes_quad.wgsl" } else { "lib/lanes_alone.wgsl" }));
             choices.push((
                 "input",
                 if self.kernel == Kernel::Qkv { "lib/input_normed.wgsl" } else { "lib/input_plain.wgsl" },
             ));
         }
-        let text = shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)?;
-        Ok(if quads && self.tile.is_some() { format!("enable subgroups;\n{text}") } else { text })
+        shader::compose(&format!("{}.wgsl", self.kernel.name()), &choices)
     }
 }
 
@@ -364,7 +364,7 @@ impl Kernels {
     /// `Internal` for a shader that cannot be composed.
     pub fn ready(&self, variant: Variant) -> Result<(Tile, wgpu::ComputePipeline)> {
         let mut tile = variant.tile.unwrap_or(Tile::Rows1);
-        if tile != Tile::Rows1 && self.gpu.caps.compiles_later && !self.pipelines.borrow().contains_key(&variant) {
+        if tile != Tile::Rows1 && self.gpu.caps.browser && !self.pipelines.borrow().contains_key(&variant) {
             self.compile_later(variant)?;
             let exists = |tile| self.pipelines.borrow().contains_key(&Variant { tile: Some(tile), ..variant });
             while let Some(smaller) = tile.smaller().filter(|_| !exists(tile)) {
@@ -415,7 +415,7 @@ impl Kernels {
         let name = variant.kernel.name();
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(name),
-            source: wgpu::ShaderSource::Wgsl(source.as_str().into()),
+            source: wgpu::ShaderSource::Wgsl(self.gpu.caps.with_directives(&source).into()),
         });
         let workgroup = [("WORKGROUP", f64::from(self.gpu.caps.workgroup))];
         let constants = if source.contains("override WORKGROUP") { &workgroup[..] } else { &[] };
