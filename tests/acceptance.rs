@@ -202,8 +202,9 @@ fn an_end_token_ends_the_text_anywhere_in_an_accepted_run() {
         let end = engine.text().tokenizer.end_ids()[0];
         let mut ended = 0;
         for accept in RULES {
-            for seed in 0..12 {
-                let sampling = SamplingParams { logit_bias: vec![(end, 2.0 + seed as f32)], ..sampled(0.8, seed) };
+            for seed in 0..6 {
+                let sampling =
+                    SamplingParams { logit_bias: vec![(end, 2.0 + 2.0 * seed as f32)], ..sampled(0.8, seed) };
                 let options = GenerateOptions { ignore_eos: false, ..drafting(accept, sampling, 60) };
                 let written = generate(engine, &text(PROMPTS[1]), &options);
                 let place = format!("{accept:?}, seed {seed}");
@@ -217,7 +218,7 @@ fn an_end_token_ends_the_text_anywhere_in_an_accepted_run() {
                 assert_same(&next, &generate_afresh(engine, &longer, &plain(10)), &place);
             }
         }
-        assert!(ended > 20, "{ended} texts ended");
+        assert!(ended > 10, "{ended} texts ended");
     }
     on_both!(check);
 }
@@ -227,12 +228,10 @@ fn a_text_goes_on_to_the_last_position_of_the_context() {
     fn check<B: Backend>(engine: &mut Engine<B>) {
         let context = engine.backend().context_limit();
         for accept in RULES {
-            for nodes in [2, 64] {
-                let options = GenerateOptions { max_nodes: Some(nodes), ..drafting(accept, sampled(0.9, 3), 10_000) };
-                let written = generate_afresh(engine, &text(PROMPTS[1]), &options);
-                assert_eq!(written.finish, FinishReason::Context, "{accept:?}, {nodes} nodes");
-                assert_eq!(written.prompt.len() + written.tokens.len(), context + 1, "{accept:?}, {nodes} nodes");
-            }
+            let options = GenerateOptions { max_nodes: Some(64), ..drafting(accept, sampled(0.9, 3), 10_000) };
+            let written = generate_afresh(engine, &text(PROMPTS[1]), &options);
+            assert_eq!(written.finish, FinishReason::Context, "{accept:?}");
+            assert_eq!(written.prompt.len() + written.tokens.len(), context + 1, "{accept:?}");
         }
     }
     on_both!(check);
