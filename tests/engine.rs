@@ -26,7 +26,7 @@ macro_rules! on_both {
 }
 
 fn options(max_tokens: u32) -> GenerateOptions {
-    GenerateOptions { max_tokens, ignore_eos: true, ..Default::default() }
+    GenerateOptions { max_tokens, ignore_eos: true, draft: Drafters::None, ..Default::default() }
 }
 
 fn sampled(seed: u64) -> SamplingParams {

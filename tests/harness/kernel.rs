@@ -51,8 +51,8 @@ impl Rejections {
             buffer
         };
         let one = 1f32.to_bits();
-        let sampling: [u32; 12] =
-            [quads as u32, p.len() as u32, 1, 0, seed as u32, (seed >> 32) as u32, one, one, 0, one, 0, 0];
+        let sampling: [u32; 16] =
+            [quads as u32, p.len() as u32, 1, 0, seed as u32, (seed >> 32) as u32, one, one, 0, one, 0, 0, 0, 0, 0, 0];
         let (drawing, chunks) = match drawing {
             Drawing::Independent => (1, 0),
             Drawing::WithoutReplacement => (2, 0),
