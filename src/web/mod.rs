@@ -303,7 +303,7 @@ async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Op
     };
     let heads = head_file.as_ref().map(|file| file.fit(&checkpoint)).transpose()?;
     let text = TextParts::new(&checkpoint, clock::local_seconds)?;
-    let gpu = Gpu::request().await?;
+    let gpu = Gpu::request_known_as(&adapter).await?;
     let report = |stage: &'static str, loaded: u64, total: u64| {
         if let (Some(callback), Ok(event)) = (on_progress, types::to_js(&Progress { stage, loaded, total })) {
             // A callback that throws must not end the load; its error is the page's own.

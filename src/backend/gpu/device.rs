@@ -45,6 +45,14 @@ impl Gpu {
     /// # Errors
     /// `NoAdapter` when there is none, `LoadFailed` when the adapter gives no device.
     pub async fn request() -> Result<Self> {
+        Self::request_known_as("").await
+    }
+
+    /// The same, where the caller knows more of the adapter's name than wgpu tells, as in browsers.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    pub async fn request_known_as(name: &str) -> Result<Self> {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
         let adapter = instance
             .request_adapter(&wgpu::RequestAdapterOptions {
@@ -74,9 +82,13 @@ impl Gpu {
             .map_err(|e| Error::new(ErrorCode::NoAdapter, format!("the WebGPU adapter gave no device: {e}")))?;
         let mut caps =
             DeviceCaps::new(&adapter.get_info(), &limits, features.contains(wgpu::Features::TIMESTAMP_QUERY));
-        // llvmpipe finds out by itself that neighbours load the same.
-        if caps.software && !caps.description.contains("llvmpipe") && caps.has_quad_operations(&device, features).await
-        {
+        // llvmpipe finds out by itself that neighbours load the same. A browser whose compiler refuses says so on the page's console,
+        // so only the one that is known to understand is asked.
+        let may_gain = match caps.browser {
+            true => name.to_lowercase().contains("swiftshader"),
+            false => caps.software && !caps.description.contains("llvmpipe"),
+        };
+        if may_gain && caps.has_quad_operations(&device, features).await {
             caps.quads = true;
             caps.workgroup = 4;
         }
