@@ -2,9 +2,9 @@
 /**
  * `npm run bench -- --model M [--browser B] [--json] [--drafters | --peers]`: what a model costs in a headless browser, by the built package.
  *
- * Milliseconds per pass for 1, 2, 4, 8, 16 and 32 rows and how many times those of one row that is, time per kernel (the package's own
- * `benchmark`), prefill and plain decode tokens/s, time to first token, load time cold and cached, peak wasm memory. Generation figures are
- * medians of `--repeats`.
+ * Milliseconds per pass for 1, 2, 4, 8, 16 and 32 rows and how many times those of one row that is, time per kernel for each (the
+ * package's own `benchmark`), prefill and plain decode tokens/s, time to first token, load time cold and cached, peak wasm memory.
+ * Generation figures are medians of `--repeats`.
  *
  * `--drafters` compares drafters with plain decoding instead, prompt by prompt and category by category; see `drafters.mjs`. Other tokens
  * than those of plain decoding give exit status 1.
@@ -137,7 +137,7 @@ async function measureModel(name, browser, repeats, options) {
   try {
     const loadCachedMs = await model.reload();
     say('Timing passes and kernels …');
-    const { passes, ...benchmark } = await model.benchmark({ rows: ROWS });
+    const { passes, kernels, ...benchmark } = await model.benchmark({ rows: ROWS });
     const times = /** @type {{ rows: number, ms: number }[]} */ (passes);
     const [one = NaN] = times.filter(({ rows }) => rows === 1).map(({ ms }) => ms);
     /** @type {import('./headless.mjs').Result[]} */
@@ -152,6 +152,7 @@ async function measureModel(name, browser, repeats, options) {
       adapter: model.info.adapter,
       passes: times.map(({ rows, ms }) => ({ rows, ms, times_one_row: ms / one })),
       ...snakeCase(benchmark),
+      kernels: kernels && byKernel(/** @type {KernelTime[]} */ (kernels)),
       prompt_tokens: over(({ usage }) => usage.promptTokens),
       prefill_tokens_per_second: over(({ usage, stats }) => (1000 * usage.promptTokens) / stats.prefillMs),
       decode_tokens_per_second: over(({ stats }) => stats.tokensPerSecond),
@@ -165,6 +166,19 @@ async function measureModel(name, browser, repeats, options) {
   } finally {
     await model.close();
   }
+}
+
+/** @typedef {{ name: string, rows: number, launches: number, ms: number }} KernelTime */
+
+/** One line a kernel, one column for each number of rows. @param {KernelTime[]} times */
+function byKernel(times) {
+  return times
+    .filter(({ rows }) => rows === times[0]?.rows)
+    .map(({ name, launches }) => ({
+      name,
+      launches,
+      ...Object.fromEntries(times.filter((time) => time.name === name).map(({ rows, ms }) => [`ms_${rows}`, ms])),
+    }));
 }
 
 /** @param {string} file @param {number} repeats @param {number} maxTokens */

@@ -32,7 +32,7 @@ impl Default for BenchmarkOptions {
 pub struct BenchmarkReport {
     context: usize,
     passes: Vec<PassTime>,
-    /// Of one pass of one row; `null` where the device has no clock.
+    /// Of one pass of each number of rows; `null` where the device has no clock.
     kernels: Option<Vec<KernelTime>>,
 }
 
@@ -72,7 +72,11 @@ pub async fn run(backend: &mut GpuBackend, options: &BenchmarkOptions, clock: Cl
             times.entry(rows).or_default().push(ms / n as f64);
         }
     }
-    let kernels = backend.kernel_times(1, options.context).await?;
+    let mut kernels = Some(Vec::new());
+    for &rows in passes.keys() {
+        kernels =
+            kernels.zip(backend.kernel_times(rows, options.context).await?).map(|(all, times)| [all, times].concat());
+    }
     Ok(BenchmarkReport {
         context: options.context,
         passes: times.into_iter().map(|(rows, times)| PassTime { rows, ms: median(times) }).collect(),

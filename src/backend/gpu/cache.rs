@@ -1,7 +1,7 @@
-//! Buffers whose size follows the length of the text: keys and values, rotations, attention scores. They grow by doubling.
+//! Buffers whose size follows the length of the text: keys and values, rotations, parts of attention. They grow by doubling.
 
 use super::device::Gpu;
-use super::layout::{CHUNK, QUAD};
+use super::layout::CHUNK;
 use crate::backend::MAX_ROWS;
 use crate::error::Result;
 use crate::model::ModelConfig;
@@ -14,14 +14,14 @@ const FIRST_CAPACITY: usize = 512;
 pub struct Cache {
     /// Slots, scratch rows included.
     pub capacity: usize,
-    /// Rows one pass may have: fewer than [`MAX_ROWS`] where scores of a long context would not fit a binding.
+    /// Rows one pass may have: fewer than [`MAX_ROWS`] where the parts of a long context would not fit a binding.
     pub max_rows: usize,
     /// One buffer a layer, `[slot, keys then values]`.
     pub layers: Vec<wgpu::Buffer>,
     /// `[position, head_dim / 2]` pairs of cosine and sine.
     pub rotations: wgpu::Buffer,
-    /// `[rows, heads, positions]`.
-    pub scores: wgpu::Buffer,
+    /// `[rows, heads, chunks, head_dim]`, values weighted within their chunk.
+    pub parts: wgpu::Buffer,
     /// `[rows, heads, chunks]` pairs of maximum and sum.
     pub chunks: wgpu::Buffer,
 }
@@ -43,8 +43,8 @@ impl Cache {
     /// The longest context whose buffers this device can bind, at most the model's own.
     pub fn context_limit(gpu: &Gpu, config: &ModelConfig) -> usize {
         let slot_bytes = slot_floats(config) * 4;
-        let score_bytes = config.num_attention_heads * 4;
-        let bindable = gpu.caps.max_binding_bytes as usize / slot_bytes.max(score_bytes);
+        let part_bytes = (config.q_size() * 4).div_ceil(CHUNK);
+        let bindable = gpu.caps.max_binding_bytes as usize / slot_bytes.max(part_bytes);
         config.max_position_embeddings.min(bindable.saturating_sub(2 * MAX_ROWS))
     }
 
@@ -75,9 +75,9 @@ impl Cache {
     }
 
     async fn with_capacity(gpu: &Gpu, config: &ModelConfig, capacity: usize) -> Result<Self> {
-        let heads = config.num_attention_heads;
-        let score_row_bytes = (heads * capacity * 4) as u64;
-        let bindable_rows = (gpu.caps.max_binding_bytes / score_row_bytes) as usize;
+        let chunks = capacity.div_ceil(CHUNK);
+        let part_row_bytes = (config.q_size() * chunks * 4) as u64;
+        let bindable_rows = (gpu.caps.max_binding_bytes / part_row_bytes) as usize;
         let max_rows = bindable_rows.clamp(1, MAX_ROWS);
         let what = format!("a cache of {capacity} positions");
         let cache = gpu
@@ -88,17 +88,12 @@ impl Cache {
                     .map(|_| gpu.storage("cache", (capacity * slot_floats(config) * 4) as u64))
                     .collect(),
                 rotations: gpu.storage("rotations", (capacity * config.head_dim * 4) as u64),
-                scores: gpu.storage("scores", max_rows as u64 * score_row_bytes),
-                chunks: gpu.storage("chunks", (max_rows * heads * capacity.div_ceil(CHUNK) * 8) as u64),
+                parts: gpu.storage("parts", max_rows as u64 * part_row_bytes),
+                chunks: gpu.storage("chunks", (max_rows * config.num_attention_heads * chunks * 8) as u64),
             })
             .await?;
         gpu.queue.write_buffer(&cache.rotations, 0, bytemuck::cast_slice(&rotations(config, capacity)));
         Ok(cache)
-    }
-
-    /// `vec4f` of scores of one head.
-    pub fn score_stride(&self) -> usize {
-        self.capacity / QUAD
     }
 
     /// Chunks of one head.

@@ -165,6 +165,12 @@ impl DeviceCaps {
         self.quads && self.workgroup.is_multiple_of(4)
     }
 
+    /// Whether a thread is to take many queries through a chunk of attention: where a processor emulates the device, loads cost more
+    /// than the registers of more sums, unless a head has so few values that code costs more than either.
+    pub fn widens_attention(&self, head_dim: usize) -> bool {
+        self.software && head_dim >= 32
+    }
+
     /// A shader's text as the device's compiler wants it: a browser's asks for the name of what a shader needs, naga refuses it.
     pub fn with_directives(&self, source: &str) -> String {
         let needed = self.browser && source.contains("quadSwap");

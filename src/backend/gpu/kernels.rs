@@ -21,10 +21,10 @@ pub enum Kernel {
     Embed,
     /// Norm, query/key/value projection, rotation, cache write.
     Qkv,
-    /// Scores and softmax within chunks.
-    AttentionScores,
-    /// Joined softmax and weighted values.
-    AttentionValues,
+    /// Softmax and weighted values within chunks of positions.
+    AttentionChunks,
+    /// Chunks joined.
+    AttentionJoin,
     /// Projection added to the residual stream.
     Project,
     /// Norm before many outputs.
@@ -72,8 +72,8 @@ impl Kernel {
     pub const ALL: [Self; 24] = [
         Self::Embed,
         Self::Qkv,
-        Self::AttentionScores,
-        Self::AttentionValues,
+        Self::AttentionChunks,
+        Self::AttentionJoin,
         Self::Project,
         Self::Norm,
         Self::GateUp,
@@ -101,8 +101,8 @@ impl Kernel {
         match self {
             Self::Embed => "embed",
             Self::Qkv => "qkv",
-            Self::AttentionScores => "attention_scores",
-            Self::AttentionValues => "attention_values",
+            Self::AttentionChunks => "attention_chunks",
+            Self::AttentionJoin => "attention_join",
             Self::Project => "project",
             Self::Norm => "norm",
             Self::GateUp => "gate_up",
@@ -135,9 +135,19 @@ impl Kernel {
     pub const fn is_matmul(self) -> bool {
         matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead | Self::HeadBlock)
     }
+
+    /// The register tile that serves where `tile` is asked for; `None` for kernels that have none.
+    const fn tile(self, tile: Tile) -> Option<Tile> {
+        match (self, tile) {
+            (Self::AttentionChunks, Tile::Rows1 | Tile::Rows2) => Some(Tile::Rows1),
+            (Self::AttentionChunks, Tile::Rows4 | Tile::Rows8) => Some(Tile::Rows4),
+            _ if self.is_matmul() => Some(tile),
+            _ => None,
+        }
+    }
 }
 
-/// The register tile of a matrix product.
+/// The register tile of a matrix product, or of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tile {
     /// 1 row.
@@ -190,6 +200,14 @@ impl Tile {
         }
     }
 
+    /// Queries that a thread of attention takes through a committed chunk.
+    pub const fn queries(self) -> usize {
+        match self {
+            Self::Rows1 | Self::Rows2 => 4,
+            Self::Rows4 | Self::Rows8 => 12,
+        }
+    }
+
     const fn rows_file(self) -> &'static str {
         match self {
             Self::Rows1 => "lib/rows_1.wgsl",
@@ -207,14 +225,14 @@ pub struct Variant {
     pub kernel: Kernel,
     /// Format of the weights, for kernels that read them.
     pub format: Option<PackedFormat>,
-    /// Register tile, for matrix products.
+    /// Register tile, for matrix products and attention.
     pub tile: Option<Tile>,
 }
 
 impl Variant {
-    /// The variant of `kernel` for a matrix in `format`; the tile counts for matrix products only.
+    /// The variant of `kernel` for a matrix in `format`; kernels without tiles do not ask for it.
     pub fn new(kernel: Kernel, format: Option<PackedFormat>, tile: Tile) -> Self {
-        Self { kernel, format, tile: kernel.is_matmul().then_some(tile) }
+        Self { kernel, format, tile: kernel.tile(tile) }
     }
 
     /// Every variant of every kernel.
@@ -223,11 +241,11 @@ impl Variant {
         for kernel in Kernel::ALL {
             let formats: Vec<_> =
                 if kernel.reads_weights() { PackedFormat::ALL.map(Some).to_vec() } else { vec![None] };
-            let tiles: Vec<_> = if kernel.is_matmul() { Tile::ALL.map(Some).to_vec() } else { vec![None] };
             for &format in &formats {
-                variants.extend(tiles.iter().map(|&tile| Self { kernel, format, tile }));
+                variants.extend(Tile::ALL.map(|tile| Self::new(kernel, format, tile)));
             }
         }
+        variants.dedup();
         variants
     }
 
@@ -236,7 +254,7 @@ impl Variant {
         let tied = formats.iter().all(|&(matrix, _)| matrix != Matrix::LmHead);
         let both = [Tile::Rows1, Tile::PROMPT];
         let mut variants: Vec<Self> =
-            [Kernel::AttentionScores, Kernel::AttentionValues, Kernel::Norm, Kernel::Sample, Kernel::Accept]
+            [Kernel::AttentionChunks, Kernel::AttentionJoin, Kernel::Norm, Kernel::Sample, Kernel::Accept]
                 .map(|kernel| Self::new(kernel, None, Tile::Rows1))
                 .to_vec();
         for &(matrix, format) in formats {
@@ -275,7 +293,7 @@ impl Variant {
             choices.push(("block", block_file(format)));
             choices.push(("order", if quads { "lib/order_quad.wgsl" } else { "lib/order_plain.wgsl" }));
         }
-        if let Some(tile) = self.tile {
+        if let Some(tile) = self.tile.filter(|_| self.kernel.is_matmul()) {
             choices
                 .push(("rows", if quads && tile == Tile::Rows1 { "lib/rows_1_loop.wgsl" } else { tile.rows_file() }));
             choices.push(("lanes", if quads { "lib/lanes_quad.wgsl" } else { "lib/lanes_alone.wgsl" }));
@@ -417,8 +435,9 @@ impl Kernels {
             label: Some(name),
             source: wgpu::ShaderSource::Wgsl(self.gpu.caps.with_directives(&source).into()),
         });
-        let workgroup = [("WORKGROUP", f64::from(self.gpu.caps.workgroup))];
-        let constants = if source.contains("override WORKGROUP") { &workgroup[..] } else { &[] };
+        let mut constants = vec![("WORKGROUP", f64::from(self.gpu.caps.workgroup))];
+        constants.extend(variant.tile.map(|tile| ("QUERIES", tile.queries() as f64)));
+        constants.retain(|(name, _)| source.contains(&format!("override {name}:")));
         Ok(device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(label),
             layout: Some(&device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -428,7 +447,7 @@ impl Kernels {
             })),
             module: &module,
             entry_point: Some(name),
-            compilation_options: wgpu::PipelineCompilationOptions { constants, ..Default::default() },
+            compilation_options: wgpu::PipelineCompilationOptions { constants: &constants, ..Default::default() },
             cache: None,
         }))
     }

@@ -129,11 +129,10 @@ pub struct AttentionShape {
     pub kv_heads: u32,
     pub heads_per_kv: u32,
     pub bias_offset: u32,
-    pub score_stride: u32,
     pub chunk_stride: u32,
     pub query_stride: u32,
     pub scale: f32,
-    pub padding: [u32; 2],
+    pub padding: [u32; 3],
 }
 
 /// `Sampling` in shaders/lib/sampling.wgsl.

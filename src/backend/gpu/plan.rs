@@ -88,10 +88,13 @@ pub enum Grid {
     Items(usize),
     /// One thread per register tile of this many quads, times row tiles.
     Quads(usize),
-    /// One thread per chunk of positions, times key heads, times rows.
-    Chunks { kv_heads: usize },
-    /// One thread per quad of a head, times key heads, times rows.
-    HeadQuads { quads: usize, kv_heads: usize },
+    /// One thread per chunk of positions, key head, and some of that head's queries.
+    Chunks {
+        kv_heads: usize,
+        heads_per_kv: usize,
+        /// More queries where a pass has more rows.
+        widens: bool,
+    },
     /// One thread per quad of a cache slot, times layers.
     Columns { columns: usize, layers: usize },
     /// One thread a row.
@@ -127,7 +130,11 @@ pub struct PassSize {
 impl Launch {
     /// The variant that computes with this register tile, or with that of its own number of rows.
     pub fn variant(&self, tile: Tile) -> Variant {
-        Variant::new(self.kernel, self.format, self.rows.map_or(tile, Tile::for_rows))
+        let tile = match self.grid {
+            Grid::Chunks { widens: false, .. } => Tile::Rows1,
+            _ => self.rows.map_or(tile, Tile::for_rows),
+        };
+        Variant::new(self.kernel, self.format, tile)
     }
 
     /// Appends the launch to a compute pass.
@@ -150,8 +157,11 @@ impl Launch {
         let (x, y, z) = match self.grid {
             Grid::Items(items) => (threads(items), rows, 1),
             Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(tile.rows()) as u32, 1),
-            Grid::Chunks { kv_heads } => (threads(size.positions.div_ceil(CHUNK)), kv_heads as u32, rows),
-            Grid::HeadQuads { quads, kv_heads } => (threads(quads), kv_heads as u32, rows),
+            Grid::Chunks { kv_heads, heads_per_kv, .. } => {
+                let committed = size.positions / CHUNK * (size.rows * heads_per_kv).div_ceil(tile.queries());
+                let tree = (CHUNK - 1 + size.rows).div_ceil(CHUNK) * size.rows * heads_per_kv.div_ceil(QUAD);
+                (threads((committed + tree) * kv_heads), 1, 1)
+            }
             Grid::Columns { columns, layers } => (threads(columns), layers as u32, 1),
             Grid::RowThreads => (threads(size.rows), 1, 1),
             Grid::Rows => (rows, 1, 1),
@@ -383,16 +393,20 @@ impl Builder<'_> {
         )?;
         let mut rest = vec![
             self.launch(
-                Kernel::AttentionScores,
+                Kernel::AttentionChunks,
                 None,
-                &[&attention, &b.state, &b.queries, keys_values, &cache.scores, &cache.chunks],
-                Grid::Chunks { kv_heads },
+                &[&attention, &b.state, &b.queries, keys_values, &cache.parts, &cache.chunks],
+                Grid::Chunks {
+                    kv_heads,
+                    heads_per_kv: config.num_attention_heads / kv_heads,
+                    widens: self.gpu.caps.widens_attention(config.head_dim),
+                },
             )?,
             self.launch(
-                Kernel::AttentionValues,
+                Kernel::AttentionJoin,
                 None,
-                &[&attention, &b.state, &cache.scores, &cache.chunks, keys_values, &b.mixed],
-                Grid::HeadQuads { quads: config.head_dim / QUAD, kv_heads },
+                &[&attention, &b.state, &cache.parts, &cache.chunks, &b.mixed],
+                Grid::Items(config.num_attention_heads * (config.head_dim / QUAD).div_ceil(QUAD)),
             )?,
         ];
         let project = |matrix, inputs| {
@@ -450,11 +464,10 @@ impl Builder<'_> {
             kv_heads: config.num_key_value_heads as u32,
             heads_per_kv: (config.num_attention_heads / config.num_key_value_heads) as u32,
             bias_offset: (bias_offset / QUAD) as u32,
-            score_stride: self.cache.score_stride() as u32,
             chunk_stride: self.cache.chunk_stride() as u32,
             query_stride: (row_stride(config.q_size()) / QUAD) as u32,
             scale: 1.0 / (config.head_dim as f32).sqrt(),
-            padding: [0; 2],
+            padding: [0; 3],
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::speculate::tree::Tree;
 pub struct KernelTime {
     /// The kernel.
     pub name: &'static str,
+    /// Rows of the pass.
+    pub rows: usize,
     /// Launches.
     pub launches: u32,
     /// Milliseconds of all of them.
@@ -103,7 +105,7 @@ impl GpuBackend {
         let names: Vec<_> = launches.iter().map(|launch| launch.variant(Tile::Rows1).kernel.name()).collect();
         let mut times: BTreeMap<&'static str, KernelTime> = BTreeMap::new();
         for (name, (began, ended)) in names.into_iter().zip(clock.read().await?) {
-            let time = times.entry(name).or_insert(KernelTime { name, launches: 0, ms: 0.0 });
+            let time = times.entry(name).or_insert(KernelTime { name, rows, launches: 0, ms: 0.0 });
             time.launches += 1;
             time.ms += (ended - began).max(0.0);
         }
