@@ -23,6 +23,7 @@
 
 const MAX_THREADS = 64u;
 const DRAFTERS = 3u;
+const ALL_DRAFTERS = 7u;
 const NONE = 0xffffffffu;
 
 // What became of a proposal, where it is no new node: its parent had such a child, or it was passed over.
@@ -71,7 +72,11 @@ fn from_ngram(node: u32, rank: u32) -> Pending {
 }
 
 fn from_recycling(node: u32, rank: u32) -> Pending {
-  let ranked = recycled(state.tokens[node], end + state.depths[node] + 1u, rank);
+  let token = state.tokens[node];
+  if (rank == 0u) {
+    rank_successors(node, token, end + state.depths[node] + 1u);
+  }
+  let ranked = recycled(node, token, rank);
   return Pending(ranked.token, ranked.score + drafting.recycling_log_probability, rank, NONE, NONE);
 }
 
@@ -93,9 +98,17 @@ fn propose(node: u32, drafter: u32, rank: u32) {
   pending[node * DRAFTERS + drafter] = proposal;
 }
 
-fn propose_all(node: u32) {
-  for (var drafter = 0u; drafter < DRAFTERS; drafter++) {
-    propose(node, drafter, 0u);
+// Has a drafter propose its next child of `node`, and those of a set their first one of `child`. All proposals are made here, in one
+// place, since devices copy a function to wherever it is called.
+fn propose_after(node: u32, drafter: u32, rank: u32, child: u32, of_child: u32) {
+  for (var i = 0u; i <= DRAFTERS; i++) {
+    if (i == DRAFTERS) {
+      if (node != NONE) {
+        propose(node, drafter, rank);
+      }
+    } else if ((of_child & (1u << i)) != 0u) {
+      propose(child, i, 0u);
+    }
   }
 }
 
@@ -112,7 +125,7 @@ fn best_pending(first: u32, last: u32) -> u32 {
   return best;
 }
 
-fn add(parent: u32, proposal: Pending, drafter: u32) -> u32 {
+fn add(parent: u32, proposal: Pending, drafter: u32) {
   let node = nodes;
   let depth = state.depths[parent] + 1u;
   nodes += 1u;
@@ -127,8 +140,16 @@ fn add(parent: u32, proposal: Pending, drafter: u32) -> u32 {
   scores[node] = proposal.score;
   continuations[node] = proposal.continuation;
   state.slots[node] = select(proposal.slot, depth, drafting.head_slots_are_depths != 0u);
-  propose_all(node);
-  return node;
+}
+
+// The child of a node that holds a token; NONE if there is none.
+fn child_with(node: u32, token: u32) -> u32 {
+  for (var child = node + 1u; child < nodes; child++) {
+    if (state.parents[child] == node && state.tokens[child] == token) {
+      return child;
+    }
+  }
+  return NONE;
 }
 
 // Takes a pending proposal: as a new node if `keep` and its parent has no such child.
@@ -136,27 +157,29 @@ fn take(index: u32, keep: bool) -> u32 {
   let node = index / DRAFTERS;
   let drafter = index % DRAFTERS;
   let proposal = pending[index];
-  propose(node, drafter, proposal.rank + 1u);
-  for (var child = node + 1u; child < nodes; child++) {
-    if (state.parents[child] == node && state.tokens[child] == proposal.token) {
-      let gains_continuation = continuations[child] == NONE && proposal.continuation != NONE;
-      let gains_slot = state.slots[child] == NONE && proposal.slot != NONE;
-      if (gains_continuation) {
-        continuations[child] = proposal.continuation;
-      }
-      if (gains_slot) {
-        state.slots[child] = proposal.slot;
-      }
-      if (gains_continuation || gains_slot) {
-        propose(child, drafter, 0u);
-      }
-      return KNOWN;
+  var child = child_with(node, proposal.token);
+  var taken = KNOWN;
+  var of_child = 0u;
+  if (child != NONE) {
+    let gains_continuation = continuations[child] == NONE && proposal.continuation != NONE;
+    let gains_slot = state.slots[child] == NONE && proposal.slot != NONE;
+    if (gains_continuation) {
+      continuations[child] = proposal.continuation;
     }
+    if (gains_slot) {
+      state.slots[child] = proposal.slot;
+    }
+    of_child = select(0u, 1u << drafter, gains_continuation || gains_slot);
+  } else if (keep) {
+    child = nodes;
+    taken = nodes;
+    of_child = ALL_DRAFTERS;
+    add(node, proposal, drafter);
+  } else {
+    taken = PASSED_OVER;
   }
-  if (keep) {
-    return add(node, proposal, drafter);
-  }
-  return PASSED_OVER;
+  propose_after(node, drafter, proposal.rank + 1u, child, of_child);
+  return taken;
 }
 
 fn grow_best_first() {
@@ -221,7 +244,7 @@ fn draft(@builtin(local_invocation_index) thread: u32) {
   scores[0] = 0.0;
   continuations[0] = select(NONE, 0u, found != 0u);
   state.slots[0] = 0u;
-  propose_all(0u);
+  propose_after(NONE, 0u, 0u, 0u, ALL_DRAFTERS);
   if (drafting.listed_nodes > 0u) {
     take_listed();
   } else {
