@@ -59,7 +59,7 @@ impl Pair {
         let vocab = self.cpu.config().vocab_size;
         let setup = setup(sampling.clone(), &self.text, 10, vocab, HEADS);
         self.gpu.begin(start, last, &setup).unwrap();
-        block_on(self.gpu.submit_step(1)).unwrap();
+        block_on(self.gpu.submit_step(1, true)).unwrap();
         let written = block_on(self.gpu.next_record()).unwrap().tokens[0].token;
         let found = block_on(self.gpu.head_candidates()).unwrap();
         self.gpu.halt();
@@ -162,7 +162,7 @@ fn records<B: Backend>(backend: &mut B, setup: &GenerationSetup, rows: usize) ->
     backend.begin(context.len(), *last, setup).unwrap();
     let mut records: Vec<StepRecord> = Vec::new();
     while records.last().is_none_or(|record| record.finish.is_none()) {
-        block_on(backend.submit_step(rows)).unwrap();
+        block_on(backend.submit_step(rows, true)).unwrap();
         records.push(block_on(backend.next_record()).unwrap());
     }
     backend.halt();

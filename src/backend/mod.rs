@@ -144,12 +144,12 @@ pub trait Backend {
     /// Starts a generation whose first step has `root` at position `start`; forgets the records of an earlier one.
     fn begin(&mut self, start: usize, root: u32, setup: &GenerationSetup) -> Result<()>;
 
-    /// Queues one decode step that verifies at most `rows` nodes of the tree that the step before it drafts. Never waits for an
-    /// earlier one. The text does not depend on `rows`.
+    /// Queues one decode step that verifies at most `rows` nodes of the tree that the step before it drafts, and drafts the next one
+    /// if `drafts` (else that is its root). Never waits for an earlier one. The text depends on neither.
     ///
     /// # Errors
     /// `OutOfMemory` when the cache cannot grow, `DeviceLost`.
-    async fn submit_step(&mut self, rows: usize) -> Result<()>;
+    async fn submit_step(&mut self, rows: usize, drafts: bool) -> Result<()>;
 
     /// How far drafters are to be believed, from the next submitted step on.
     fn calibrate(&mut self, calibration: &Calibration);

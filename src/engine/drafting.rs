@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::pause::Pause;
 use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
@@ -59,6 +60,8 @@ const LEARNING: f32 = 0.03;
 const SURE: f32 = 0.98;
 /// A pass of one row that takes this long leaves a round trip of a few milliseconds little weight.
 const LONG_PASS_MS: f64 = 30.0;
+/// Steps that tell together what steps take besides their passes: more than are in flight, since records may come in bursts.
+const STEPS_OBSERVED: u32 = 32;
 /// Records between two updates of what the device goes by.
 const CALIBRATION_INTERVAL: u32 = 16;
 
@@ -68,6 +71,16 @@ pub struct DraftControl {
     controller: Controller,
     calibration: Calibration,
     records: u32,
+    pause: Pause,
+    observed: Observed,
+}
+
+/// Steps since the last look at what they take besides their passes.
+#[derive(Debug, Default)]
+struct Observed {
+    steps: u32,
+    ms: f64,
+    passes_ms: f64,
 }
 
 /// What a session remembers of its steps.
@@ -79,6 +92,9 @@ pub struct DraftTrack {
     submitted: VecDeque<Submitted>,
     /// The situation that the step of the last record was submitted in.
     situation: usize,
+    /// Whether that step had a tree to verify, and whether the next one submitted has.
+    had_draft: bool,
+    has_draft: bool,
     last_record_ms: Option<f64>,
 }
 
@@ -86,6 +102,7 @@ pub struct DraftTrack {
 struct Submitted {
     situation: usize,
     rows: usize,
+    had_draft: bool,
     at_ms: f64,
 }
 
@@ -95,9 +112,10 @@ impl DraftTrack {
         self.submitted.len()
     }
 
-    /// Remembers a step as submitted.
-    pub fn submit(&mut self, rows: usize, now_ms: f64) {
-        self.submitted.push_back(Submitted { situation: situation(self.match_length), rows, at_ms: now_ms });
+    /// Remembers a step as submitted, and whether it drafts.
+    pub fn submit(&mut self, rows: usize, drafts: bool, now_ms: f64) {
+        let had_draft = std::mem::replace(&mut self.has_draft, drafts);
+        self.submitted.push_back(Submitted { situation: situation(self.match_length), rows, had_draft, at_ms: now_ms });
     }
 
     /// The record of the oldest step came. Returns that step's rows, and how long the device was at work on it; nothing for the
@@ -105,6 +123,7 @@ impl DraftTrack {
     pub fn record(&mut self, now_ms: f64) -> Option<(usize, f64)> {
         let step = self.submitted.pop_front()?;
         self.situation = step.situation;
+        self.had_draft = step.had_draft;
         let before_ms = self.last_record_ms.replace(now_ms)?;
         Some((step.rows, now_ms - step.at_ms.max(before_ms)))
     }
@@ -113,7 +132,13 @@ impl DraftTrack {
 impl DraftControl {
     /// Knows what passes cost, and nothing of drafters yet.
     pub fn new(costs: PassCosts) -> Self {
-        Self { controller: Controller::new(costs), calibration: Calibration::default(), records: 0 }
+        Self {
+            controller: Controller::new(costs),
+            calibration: Calibration::default(),
+            records: 0,
+            pause: Pause::default(),
+            observed: Observed::default(),
+        }
     }
 
     /// What passes cost.
@@ -121,15 +146,39 @@ impl DraftControl {
         self.controller.costs()
     }
 
-    /// A step of `rows` rows took `ms`.
-    pub fn follow(&mut self, rows: usize, ms: f64) {
-        self.controller.follow(rows, ms);
+    /// A step of `rows` rows took `ms`; `promptly` if its record came as soon as it was there.
+    pub fn follow(&mut self, rows: usize, ms: f64, promptly: bool) {
+        if self.long_passes() {
+            // What comes besides is little, and a late record tells nothing of the pass.
+            if promptly {
+                self.controller.costs_mut().follow(rows, ms);
+            }
+            return;
+        }
+        let costs = self.controller.costs_mut();
+        let size = SIZES.iter().position(|&size| rows <= size).unwrap_or(0);
+        self.observed.steps += 1;
+        self.observed.ms += ms;
+        self.observed.passes_ms += costs.ms()[size];
+        if self.observed.steps == STEPS_OBSERVED {
+            let Observed { ms, passes_ms, .. } = std::mem::take(&mut self.observed);
+            costs.follow_steps((ms - passes_ms) / f64::from(STEPS_OBSERVED));
+        }
+    }
+
+    fn long_passes(&self) -> bool {
+        self.costs().ms()[0] >= LONG_PASS_MS
+    }
+
+    /// Whether the next tree should be drafted behind a step of so many rows, which is now submitted.
+    pub fn drafts(&mut self, rows: usize, plan: &DraftPlan) -> bool {
+        plan.shape != Shape::Grown || self.long_passes() || self.pause.submit(rows)
     }
 
     /// Whether a step of so many rows should wait for the record under way, where records come back fast. Several rows are worth it only
     /// while drafts are right, which that record will tell; with long passes, waiting for it costs less than rows in vain.
     pub fn waits(&self, rows: usize, plan: &DraftPlan) -> bool {
-        rows > 1 && plan.shape == Shape::Grown && self.costs().ms()[0] >= LONG_PASS_MS
+        rows > 1 && plan.shape == Shape::Grown && self.long_passes()
     }
 
     /// Rows of the next step as far as is known now.
@@ -137,6 +186,7 @@ impl DraftControl {
         match &plan.shape {
             _ if plan.nodes() == 1 => 1,
             Shape::Fixed(tree) => tree.len(),
+            Shape::Grown if !track.has_draft => 1,
             Shape::Grown => self.controller.choose(situation(track.match_length), plan.nodes()),
         }
     }
@@ -152,7 +202,7 @@ impl DraftControl {
         let class = ngram::class(track.match_length);
         track.match_length = record.match_length;
         stats.record(record);
-        if plan.nodes() == 1 || record.tokens.is_empty() {
+        if plan.nodes() == 1 || record.tokens.is_empty() || !track.had_draft {
             return None;
         }
         for emitted in &record.tokens {

@@ -7,6 +7,7 @@
 mod costs;
 mod drafting;
 mod pacing;
+mod pause;
 mod session;
 mod stats;
 mod stop;
@@ -330,15 +331,14 @@ impl<B: Backend> Engine<B> {
             if may_wait && self.control.waits(rows, &session.setup.draft) {
                 break;
             }
-            self.backend.submit_step(rows).await?;
-            session.track.submit(rows, (self.clock)());
+            let drafts = self.control.drafts(rows, &session.setup.draft);
+            self.backend.submit_step(rows, drafts).await?;
+            session.track.submit(rows, drafts, (self.clock)());
         }
         let record = self.backend.next_record().await?;
         let now_ms = (self.clock)();
-        let took = session.track.record(now_ms);
-        // A record that comes back late tells nothing of the pass.
-        if let Some((rows, ms)) = took.filter(|_| depth <= pacing::FIRST_DEPTH) {
-            self.control.follow(rows, ms);
+        if let Some((rows, ms)) = session.track.record(now_ms) {
+            self.control.follow(rows, ms, depth <= pacing::FIRST_DEPTH);
         }
         let (track, stats) = (&mut session.track, &mut session.stats.draft);
         if let Some(calibration) = self.control.observe(track, &session.setup.draft, &record, stats) {

@@ -1,6 +1,6 @@
 //! How many nodes the next pass should verify.
 //!
-//! A pass over n rows costs T(n) milliseconds, measured on this device, and emits E(n) tokens, estimated while generating; the controller
+//! A step of n rows costs T(n) milliseconds, measured on this device, and emits E(n) tokens, estimated while generating; the controller
 //! takes the n with the most tokens per millisecond, and 1 when nothing pays. Since trees are grown best first, the first n
 //! nodes of any drafted tree are the tree of n nodes, so every record teaches about all sizes: had the pass been smaller, or
 //! (by the node that was drafted but not in the pass) larger. Only tokens and speed depend on what it decides, never the text.
@@ -74,14 +74,13 @@ impl Controller {
 
     /// Rows for the next pass: at most `limit`.
     pub fn choose(&self, situation: usize, limit: usize) -> usize {
-        let ms = self.costs.ms();
-        let plain = 1.0 / ms[0];
+        let plain = 1.0 / self.costs.step_ms(0);
         let mut best = (plain * MARGIN, 1);
         for size in 1..SIZES.len() {
             if SIZES[size - 1] >= limit {
                 break;
             }
-            let rate = self.expected_tokens(situation, size) / ms[size];
+            let rate = self.expected_tokens(situation, size) / self.costs.step_ms(size);
             if rate > best.0 {
                 best = (rate, SIZES[size].min(limit));
             }
@@ -89,9 +88,9 @@ impl Controller {
         best.1
     }
 
-    /// A step of `rows` rows took `ms`.
-    pub fn follow(&mut self, rows: usize, ms: f64) {
-        self.costs.follow(rows, ms);
+    /// The costs, to be followed.
+    pub fn costs_mut(&mut self) -> &mut PassCosts {
+        &mut self.costs
     }
 
     /// Learns from a step.

@@ -1,13 +1,18 @@
 //! What a pass costs by the number of nodes it verifies.
 //!
 //! Known at first only relative to one row, as such machines usually behave; then measured as far as that takes a fraction of a second; then
-//! followed while generating, since a machine gets busy, a context grows, and a measurement may have been disturbed.
+//! followed while generating, since a machine gets busy, a context grows, and a measurement may have been disturbed. A step takes longer
+//! than its pass: it is encoded, submitted and read back, and the next tree is drafted; where passes are short that is half of it.
 
 /// Sizes of passes, the edges of the register tiles.
 pub const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Share of a step's time that is believed, for all sizes together and for its own against the others.
 const FOLLOWING: f64 = 0.1;
+/// Share of what steps took besides their passes that is believed.
+const FOLLOWING_STEPS: f64 = 0.5;
+/// And that is no more than so many passes of one row.
+const MAX_STEP_PASSES: f64 = 4.0;
 /// A single step changes nothing by more than this factor, however long it took.
 const OUTLIER: f64 = 2.0;
 
@@ -16,23 +21,30 @@ const OUTLIER: f64 = 2.0;
 pub struct PassCosts {
     /// In the order of [`SIZES`].
     ms: [f64; SIZES.len()],
+    /// What a step takes besides, whatever its size.
+    step_ms: f64,
     fixed: bool,
 }
 
 impl PassCosts {
     /// Costs to start from; only their ratios matter.
     pub const fn new(ms: [f64; SIZES.len()]) -> Self {
-        Self { ms, fixed: false }
+        Self { ms, step_ms: 0.0, fixed: false }
     }
 
     /// Costs that stay as they are, so that sizes are chosen alike in every run.
     pub const fn fixed(ms: [f64; SIZES.len()]) -> Self {
-        Self { ms, fixed: true }
+        Self { ms, step_ms: 0.0, fixed: true }
     }
 
     /// In the order of [`SIZES`].
     pub const fn ms(&self) -> &[f64; SIZES.len()] {
         &self.ms
+    }
+
+    /// Milliseconds of a step of `SIZES[size]` rows.
+    pub fn step_ms(&self, size: usize) -> f64 {
+        self.ms[size] + self.step_ms
     }
 
     /// Takes measurements `(rows, ms)`, ascending; sizes between and beyond are corrected as their neighbours are.
@@ -48,6 +60,13 @@ impl PassCosts {
             *ms *= interpolate(&known, index).exp();
         }
         costs
+    }
+
+    /// Steps took `ms` each besides their passes.
+    pub fn follow_steps(&mut self, ms: f64) {
+        if ms.is_finite() && !self.fixed {
+            self.step_ms += FOLLOWING_STEPS * (ms.clamp(0.0, MAX_STEP_PASSES * self.ms[0]) - self.step_ms);
+        }
     }
 
     /// A step of `rows` rows took `ms`.
@@ -94,6 +113,18 @@ mod tests {
         let expected = [10.0, 30.0, 80.0, 120.0, 240.0, 480.0, 960.0];
         assert!(ms.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9), "{ms:?}");
         assert_eq!(USUAL.measured(&[(1, f64::NAN), (2, 0.0)]), USUAL);
+    }
+
+    #[test]
+    fn what_steps_take_besides_makes_rows_cheaper() {
+        let mut costs = USUAL;
+        for _ in 0..20 {
+            costs.follow_steps(1.0);
+        }
+        assert!((costs.step_ms(2) / costs.step_ms(0) - 1.5).abs() < 1e-3, "{costs:?}");
+        costs.follow_steps(f64::INFINITY);
+        costs.follow_steps(-5.0);
+        assert!((costs.step_ms(0) - 1.5).abs() < 1e-3, "{costs:?}");
     }
 
     #[test]

@@ -289,11 +289,11 @@ impl CpuBackend {
     }
 
     /// One step of a generation that has not finished.
-    fn step(&mut self, running: &mut Running, rows: usize) -> Result<()> {
+    fn step(&mut self, running: &mut Running, rows: usize, drafts: bool) -> Result<()> {
         let start = self.cache[0].len();
         let tree = running.drafted.tree.first(rows);
         let (mut residuals, kv_rows) = self.forward(start, &tree);
-        let drafts = running.setup.draft.nodes() > 1;
+        let drafts = drafts && running.setup.draft.nodes() > 1;
         let (mut rows_logits, mut chosen) = (Vec::new(), Vec::new());
         for (node, residual) in residuals.iter().enumerate() {
             let sampling = &running.setup.sampling;
@@ -422,7 +422,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    async fn submit_step(&mut self, rows: usize) -> Result<()> {
+    async fn submit_step(&mut self, rows: usize, drafts: bool) -> Result<()> {
         let mut running = self
             .running
             .take()
@@ -433,7 +433,7 @@ impl Backend for CpuBackend {
             running.records.push_back(StepRecord::default());
             Ok(())
         } else {
-            self.step(&mut running, rows)
+            self.step(&mut running, rows, drafts)
         };
         self.running = Some(running);
         result

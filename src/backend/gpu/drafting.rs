@@ -137,18 +137,18 @@ impl DraftLaunches {
     }
 
     /// What a step of `rows` rows launches behind the choice of tokens, in order.
-    pub fn launches(&self, plan: &DraftPlan, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {
-        let drafts = plan.nodes() > 1;
-        let recycles = drafts && plan.sources.contains(Source::Recycling);
+    pub fn launches(&self, plan: Option<&DraftPlan>, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {
+        let plan = plan.filter(|plan| plan.nodes() > 1);
+        let drafts_by = |source| plan.is_some_and(|plan| plan.sources.contains(source));
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
-        let heads = if drafts && plan.sources.contains(Source::Heads) { &self.heads[..] } else { &[] };
-        recycles
+        let heads = if drafts_by(Source::Heads) { &self.heads[..] } else { &[] };
+        drafts_by(Source::Recycling)
             .then_some(&self.recycle)
             .into_iter()
             .chain(self.rules.launches(rule, rows))
             .chain([&self.accept])
             .chain(commits)
             .chain(heads)
-            .chain(drafts.then_some(&self.draft))
+            .chain(plan.map(|_| &self.draft))
     }
 }

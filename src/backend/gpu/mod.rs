@@ -326,7 +326,7 @@ impl Backend for GpuBackend {
         Ok(())
     }
 
-    async fn submit_step(&mut self, rows: usize) -> Result<()> {
+    async fn submit_step(&mut self, rows: usize, drafts: bool) -> Result<()> {
         assert!(self.decode.in_flight.len() < MAX_STEPS_IN_FLIGHT, "the record ring has room for every step in flight");
         // Past the context's end the device has finished; such a step writes nothing and needs no room.
         let bound = self.decode.context_bound().min(self.context_limit);
@@ -338,7 +338,12 @@ impl Backend for GpuBackend {
         if rows != self.decode.row_limit {
             self.gpu.queue.write_buffer(&self.buffers.state, ROW_LIMIT_OFFSET, bytemuck::bytes_of(&(rows as u32)));
         }
-        let purpose = Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, rule: setup.rule(), rows };
+        let purpose = Purpose::Decode {
+            sampling: &setup.sampling,
+            draft: drafts.then_some(&setup.draft),
+            rule: setup.rule(),
+            rows,
+        };
         let mut encoder = self.encode(purpose, PassSize::fitted(rows, bound + rows))?;
         let dispatches = self.plan.launches(purpose).len() as u32;
         let step = self.decode.steps;

@@ -210,8 +210,8 @@ pub enum Purpose<'a> {
     Decode {
         /// How the generation chooses.
         sampling: &'a SamplingParams,
-        /// How it drafts.
-        draft: &'a DraftPlan,
+        /// How it drafts, if it does.
+        draft: Option<&'a DraftPlan>,
         /// Which drafted tokens pass.
         rule: AcceptRule,
         /// Rows of the pass.
