@@ -171,7 +171,7 @@ impl Tile {
     pub const PROMPT: Self = Self::Rows4;
 
     /// The next smaller tile.
-    const fn smaller(self) -> Option<Self> {
+    pub const fn smaller(self) -> Option<Self> {
         match self {
             Self::Rows1 => None,
             Self::Rows2 => Some(Self::Rows1),

@@ -81,6 +81,9 @@ impl Buffers {
     }
 }
 
+/// A matrix product of several rows is cut into tiles of fewer rows until there are so many workgroups: one would keep one core busy.
+const LEAST_WORKGROUPS: usize = 2;
+
 /// How many workgroups a launch has.
 #[derive(Debug, Clone, Copy)]
 pub enum Grid {
@@ -128,13 +131,32 @@ pub struct PassSize {
 }
 
 impl Launch {
-    /// The variant that computes with this register tile, or with that of its own number of rows.
-    pub fn variant(&self, tile: Tile) -> Variant {
-        let tile = match self.grid {
-            Grid::Chunks { widens: false, .. } => Tile::Rows1,
-            _ => self.rows.map_or(tile, Tile::for_rows),
-        };
+    /// The variant that computes in a pass of this size.
+    pub fn variant(&self, size: PassSize, workgroup: usize) -> Variant {
+        let size = self.own_size(size);
+        let mut tile = size.tile;
+        match self.grid {
+            Grid::Chunks { widens: false, .. } => tile = Tile::Rows1,
+            Grid::Quads(quads) => {
+                let of_tile = quads.div_ceil(TILE_QUADS).div_ceil(workgroup);
+                while of_tile * size.rows.div_ceil(tile.rows()) < LEAST_WORKGROUPS
+                    && let Some(smaller) = tile.smaller()
+                {
+                    tile = smaller;
+                }
+            }
+            _ => {}
+        }
         Variant::new(self.kernel, self.format, tile)
+    }
+
+    /// The kernel's name.
+    pub fn name(&self) -> &'static str {
+        self.kernel.name()
+    }
+
+    fn own_size(&self, size: PassSize) -> PassSize {
+        self.rows.map_or(size, |rows| PassSize::fitted(rows, size.positions))
     }
 
     /// Appends the launch to a compute pass.
@@ -148,8 +170,8 @@ impl Launch {
         size: PassSize,
         workgroup: usize,
     ) -> Result<()> {
-        let size = self.rows.map_or(size, |rows| PassSize::fitted(rows, size.positions));
-        let (tile, pipeline) = kernels.ready(self.variant(size.tile))?;
+        let (tile, pipeline) = kernels.ready(self.variant(size, workgroup))?;
+        let size = self.own_size(size);
         pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &self.group, &[]);
         let threads = |items: usize| items.div_ceil(workgroup) as u32;
@@ -269,7 +291,8 @@ impl Plan {
     /// # Errors
     /// `Internal` for a shader that cannot be composed.
     pub fn compile_heads(&self, kernels: &Kernels) -> Result<()> {
-        self.draft.heads().iter().try_for_each(|launch| kernels.pipeline(launch.variant(Tile::Rows1)).map(drop))
+        let (size, workgroup) = (PassSize::fitted(1, 1), kernels.gpu().caps.workgroup as usize);
+        self.draft.heads().iter().try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
     }
 
     /// The launches of one pass, in order.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::GpuBackend;
 use super::device::Gpu;
-use super::kernels::Tile;
 use super::plan::{PassSize, Purpose};
 use super::readback::StagingPool;
 use crate::error::Result;
@@ -102,7 +101,7 @@ impl GpuBackend {
             launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
         }
         self.gpu.queue.submit([encoder.finish()]);
-        let names: Vec<_> = launches.iter().map(|launch| launch.variant(Tile::Rows1).kernel.name()).collect();
+        let names: Vec<_> = launches.iter().map(|launch| launch.name()).collect();
         let mut times: BTreeMap<&'static str, KernelTime> = BTreeMap::new();
         for (name, (began, ended)) in names.into_iter().zip(clock.read().await?) {
             let time = times.entry(name).or_insert(KernelTime { name, rows, launches: 0, ms: 0.0 });
@@ -115,7 +114,8 @@ impl GpuBackend {
     pub(super) async fn prepare_pass(&mut self, rows: usize, context: usize) -> Result<()> {
         let tree = Tree::chain(&vec![0; rows])?;
         for launch in self.plan.launches(Purpose::Evaluate) {
-            self.kernels.compiled(launch.variant(Tile::for_rows(rows))).await?;
+            let size = PassSize::fitted(rows, context + rows);
+            self.kernels.compiled(launch.variant(size, self.gpu.caps.workgroup as usize)).await?;
         }
         self.load_tree(context, &tree).await
     }
