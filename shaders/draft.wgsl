@@ -67,7 +67,7 @@ fn from_ngram(node: u32, rank: u32) -> Pending {
   if (rank > 0u || index == NONE) {
     return Pending(NO_TOKEN, LOWEST, rank, NONE, NONE);
   }
-  let log_probability = ngram_log_probability(class_of_match(found >> LENGTH_SHIFT));
+  let log_probability = ngram_log_probability(class_of_match((found >> LENGTH_SHIFT) + index));
   return Pending(continuation(found, end, index), log_probability, rank, index + 1u, NONE);
 }
 

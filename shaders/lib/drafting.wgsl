@@ -14,7 +14,7 @@ struct Drafting {
   draft_vocabulary: u32,           // ids that heads draw from
   draw_chunks: u32,                // chunks of them
   padding: u32,
-  ngram_log_probabilities: array<vec4f, 2>,  // that the next token of a match is right, by class of its length
+  ngram_log_probabilities: array<vec4f, 2>,  // that the next token of a match is right, by class of its length; every right one makes it longer
 }
 
 // Values of `drawing`. Mirrored by `Drawing` in src/speculate/rejection.rs.

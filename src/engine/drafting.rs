@@ -199,16 +199,15 @@ impl DraftControl {
         record: &StepRecord,
         stats: &mut DraftStats,
     ) -> Option<Calibration> {
-        let class = ngram::class(track.match_length);
-        track.match_length = record.match_length;
+        let match_length = std::mem::replace(&mut track.match_length, record.match_length);
         stats.record(record);
         if plan.nodes() == 1 || record.tokens.is_empty() || !track.had_draft {
             return None;
         }
-        for emitted in &record.tokens {
+        for (depth, emitted) in record.tokens.iter().enumerate() {
             for source in emitted.offered.iter() {
                 let estimate = match source {
-                    Source::NGram => &mut self.calibration.ngram[class],
+                    Source::NGram => &mut self.calibration.ngram[ngram::class(match_length + depth)],
                     Source::Recycling => &mut self.calibration.recycling,
                     Source::Heads | Source::Model => continue,
                 };

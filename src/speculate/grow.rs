@@ -253,7 +253,7 @@ impl Grower<'_> {
             Source::NGram => {
                 let found = self.found.filter(|_| rank == 0)?;
                 let index = place.continuation?;
-                let accepted = material.calibration.ngram[ngram::class(found.length)];
+                let accepted = material.calibration.ngram[ngram::class(found.length + index)];
                 let place = Place { continuation: Some(index + 1), slot: None };
                 (found.token(material.text, index), accepted.ln(), place)
             }
@@ -347,10 +347,11 @@ mod tests {
         let heads = heads(&[&[(1, 0.9)], &[(7, 0.2)]]);
         let plan = plan(&[Source::Heads, Source::NGram], Shape::Grown, 5);
         let found = drafted(&plan, &text, &heads, &Successors::new(10));
-        assert_eq!(found.tree.tokens(), [9, 1, 5, 7, 6], "1 once, with both continuations");
-        assert_eq!(found.tree.parents(), [0, 0, 1, 1, 2]);
+        // .9, then .36 (5: the match has three tokens by then), .22 (6: it has four), .18 (7).
+        assert_eq!(found.tree.tokens(), [9, 1, 5, 6, 7], "1 once, with both continuations");
+        assert_eq!(found.tree.parents(), [0, 0, 1, 2, 1]);
         assert_eq!(found.match_length, 2);
-        assert_eq!(found.sources[1..], [Source::Heads, Source::NGram, Source::Heads, Source::NGram]);
+        assert_eq!(found.sources[1..], [Source::Heads, Source::NGram, Source::NGram, Source::Heads]);
     }
 
     #[test]

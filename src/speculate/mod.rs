@@ -126,7 +126,7 @@ impl DraftPlan {
 /// they decide which nodes are verified, never what is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
-    /// Probability that the next token of an n-gram match is right, by [`ngram::class`].
+    /// Probability that the next token of an n-gram match is right, by [`ngram::class`]. Where it was, the match is a token longer.
     pub ngram: [f32; ngram::CLASSES],
     /// Probability that one of a token's recycled successors is right.
     pub recycling: f32,
