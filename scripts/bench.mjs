@@ -33,6 +33,9 @@ import { readTasks } from './tasks.mjs';
 
 const ROWS = [1, 2, 4, 8, 16, 32];
 
+/** Passes that take less make texts so short that one measurement says little. */
+const SHORT_PASS_MS = 20;
+
 /** About 100 tokens, and plain enough for every tokenizer. The number makes each repeat's prompt new to every prompt cache. */
 const PROMPT = (/** @type {number} */ i) =>
   `${['First', 'Second', 'Third', 'Fourth', 'Fifth', 'Sixth', 'Seventh', 'Eighth', 'Ninth', 'Tenth'][i % 10]} story. Once upon a time there was a little ` +
@@ -55,7 +58,7 @@ const specs = /** @type {const} */ ({
   temperature: { type: 'number', min: 0, value: 'T', help: 'with --drafters; 0 unless told' },
   seed: { type: 'integer', min: 0, value: 'S', help: 'with --drafters' },
   peers: { type: 'flag', help: 'compare with wllama, interleaved (Chromium, a GGUF file)' },
-  repeats: { type: 'integer', min: 1, max: 10, value: 'N', help: '3 unless told' },
+  repeats: { type: 'integer', min: 1, max: 10, value: 'N', help: '3 unless told; with --drafters 1, or 5 for models of short passes' },
   'max-tokens': { type: 'integer', min: 2, value: 'N', help: 'tokens to write each time; 32, or 64 with --drafters, unless told' },
   'steps-in-flight': { type: 'integer', min: 1, value: 'S', help: 'as for generate' },
   json: { type: 'flag', help: 'one JSON object' },
@@ -99,9 +102,11 @@ async function compareDrafters(name, browser, maxTokens, values) {
     const { info } = model;
     const perCategory = values['per-category'] ?? (set === 'spec-bench' ? 2 : undefined);
     const tasks = await readTasks(set, { chat: Boolean(info['hasChatTemplate']), categories: categories?.split(','), perCategory });
+    const { 1: oneRowMs = 0 } = /** @type {Record<number, number>} */ (info['passMs']);
+    const repeats = values.repeats ?? (oneRowMs < SHORT_PASS_MS ? 5 : 1);
     const drafters = [];
     for (const each of values.draft ?? [.../** @type {string[]} */ (info['drafters']), 'auto']) {
-      drafters.push(await measureDrafter(model, each, tasks, { maxTokens, maxPromptTokens, options }));
+      drafters.push(await measureDrafter(model, each, tasks, { repeats, maxTokens, maxPromptTokens, options }));
     }
     const report = { model: name, browser: model.browserVersion, adapter: info.adapter, prompts: set, maxTokens, passMs: info['passMs'], drafters };
     if (values.json) console.log(JSON.stringify(snakeCase(report)));

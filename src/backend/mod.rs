@@ -132,6 +132,11 @@ pub trait Backend {
     /// Positions there can be: the model's context, or less where memory is short.
     fn context_limit(&self) -> usize;
 
+    /// Numbers of rows, besides one, whose passes are worth measuring before anything is written, the most telling first.
+    fn sizes_to_measure(&self) -> &'static [usize] {
+        &[4, 8, 2, 16]
+    }
+
     /// The draft heads that it can draft with.
     fn heads(&self) -> Option<&DraftHeads>;
 

@@ -4,6 +4,7 @@
 //! sizes look alike. Every size runs twice in a row, since the first pass of a size may wait for its kernels, and as many rounds as there is
 //! time for; the fastest pass of a size counts, because whatever else the machine does can only add to it. Browsers show that clock in
 //! steps of 0.1 ms, so of passes that are short against such a step the mean counts, the first left out.
+//! Sizes whose kernels would first have to be compiled at length are left to what is usual.
 
 use super::Clock;
 use crate::backend::Backend;
@@ -11,8 +12,6 @@ use crate::error::Result;
 
 /// Milliseconds that may be spent on measuring, unless one row and four take longer.
 const BUDGET_MS: f64 = 300.0;
-/// Sizes behind the first, the most telling first; others are left to interpolation.
-const SIZES: [usize; 4] = [4, 8, 2, 16];
 const MAX_ROUNDS: usize = 5;
 /// Passes that take less are not told apart by single readings of the clock.
 const COARSE_MS: f64 = 1.0;
@@ -24,7 +23,7 @@ const COARSE_MS: f64 = 1.0;
 pub async fn measure<B: Backend>(backend: &mut B, clock: Clock) -> Result<Vec<(usize, f64)>> {
     let mut rows = vec![1, 1];
     let mut ms = time(backend, &rows, clock).await?;
-    let plan = plan(ms[0].min(ms[1]));
+    let plan = plan(ms[0].min(ms[1]), backend.sizes_to_measure());
     ms.extend(time(backend, &plan, clock).await?);
     rows.extend(plan);
     Ok(costs(&rows, &ms))
@@ -44,14 +43,14 @@ async fn time<B: Backend>(backend: &mut B, rows: &[usize], clock: Clock) -> Resu
     Ok(ms)
 }
 
-/// The passes that the budget has room for where one row takes `one_ms`.
-fn plan(one_ms: f64) -> Vec<usize> {
+/// The passes that the budget has room for where one row takes `one_ms`: of one row, and of some of `sizes`.
+fn plan(one_ms: f64, sizes: &[usize]) -> Vec<usize> {
     let mut round = vec![1, 1];
     let mut expected_ms = 2.0 * one_ms;
-    for rows in SIZES {
+    for &rows in sizes {
         // A row among others costs about half of what it costs alone.
         let more_ms = (rows as f64 * one_ms).max(2.0 * one_ms);
-        if rows == SIZES[0] || expected_ms + more_ms <= BUDGET_MS {
+        if rows == sizes[0] || expected_ms + more_ms <= BUDGET_MS {
             round.extend([rows, rows]);
             expected_ms += more_ms;
         }
@@ -89,10 +88,12 @@ mod tests {
 
     #[test]
     fn a_slow_device_measures_two_sizes_and_a_fast_one_all_of_them_several_times() {
-        assert_eq!(plan(112.0), [4, 4]);
-        assert_eq!(plan(20.0), [1, 1, 4, 4, 8, 8]);
-        assert_eq!(plan(3.0), [1, 1, 4, 4, 8, 8, 2, 2, 16, 16].repeat(3));
-        assert_eq!(plan(0.0).len(), 10 * MAX_ROUNDS);
+        let sizes = [4, 8, 2, 16];
+        assert_eq!(plan(112.0, &sizes), [4, 4]);
+        assert_eq!(plan(20.0, &sizes), [1, 1, 4, 4, 8, 8]);
+        assert_eq!(plan(3.0, &sizes), [1, 1, 4, 4, 8, 8, 2, 2, 16, 16].repeat(3));
+        assert_eq!(plan(0.0, &sizes).len(), 10 * MAX_ROUNDS);
+        assert_eq!(plan(3.0, &[4]), [1, 1, 4, 4].repeat(MAX_ROUNDS));
     }
 
     #[test]

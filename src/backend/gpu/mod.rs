@@ -283,6 +283,11 @@ impl Backend for GpuBackend {
         })
     }
 
+    fn sizes_to_measure(&self) -> &'static [usize] {
+        // A browser's software adapter compiles the kernels of the other sizes for seconds.
+        if self.gpu.caps.software && self.gpu.caps.browser { &[4] } else { &[4, 8, 2, 16] }
+    }
+
     fn context_limit(&self) -> usize {
         self.context_limit
     }
