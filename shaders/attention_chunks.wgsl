@@ -16,8 +16,9 @@
 @group(0) @binding(5) var<storage, read_write> chunks: array<vec2f>;  // [rows, heads, chunks]: maximum, sum
 
 override WORKGROUP: u32 = 8u;
-// Queries that a thread takes through a committed chunk: 4 or 12.
-override QUERIES: u32 = 4u;
+// Committed chunks only, and twelve queries at once; or all but them.
+override COMMITTED: bool = false;
+override TREE: bool = false;
 
 // Below every score; finite, since WGSL has no infinity.
 const LOWEST = -3.0e38;
@@ -204,27 +205,29 @@ fn attend_twelve(slots: Slots, first: u32, key: u32, x: Places, y: Places, z: Pl
 fn attention_chunks(@builtin(global_invocation_id) id: vec3u) {
   let rows = pass_rows();
   let per_row = attention.heads_per_kv;
-  let groups = (rows * per_row + QUERIES - 1u) / QUERIES;
+  let queries_each = select(4u, 12u, COMMITTED);
+  let groups = (rows * per_row + queries_each - 1u) / queries_each;
   let groups_of_row = (per_row + 3u) / 4u;
   let committed = state.context_length / CHUNK;
+  let committed_units = select(committed * groups, 0u, TREE);
   let unit = id.x / attention.kv_heads;
   let kv_head = id.x - unit * attention.kv_heads;
-  let in_tree = unit >= committed * groups;
-  let rest = unit - select(0u, committed * groups, in_tree);
+  let in_tree = unit >= committed_units;
+  let rest = unit - select(0u, committed_units, in_tree);
   let of_chunk = select(groups, rows * groups_of_row, in_tree);
   let group = rest % of_chunk;
   let chunk = select(0u, committed, in_tree) + rest / of_chunk;
-  let row = select(group * QUERIES / per_row, group / groups_of_row, in_tree);
-  let head = select(group * QUERIES - row * per_row, 4u * (group - row * groups_of_row), in_tree);
+  let row = select(group * queries_each / per_row, group / groups_of_row, in_tree);
+  let head = select(group * queries_each - row * per_row, 4u * (group - row * groups_of_row), in_tree);
   let last_row = select(rows - 1u, row, in_tree);
   let first = chunk * CHUNK;
   let end = min(first + CHUNK, state.context_length + state.depths[row] + 1u);
-  if (first >= end || state.finish != 0u) {
+  if (first >= end || (COMMITTED && in_tree) || state.finish != 0u) {
     return;
   }
   let key = kv_head * attention.head_quads;
   let four = places_from(Query(row, head), last_row, kv_head, chunk);
-  if (QUERIES > 4u && !in_tree) {
+  if (COMMITTED) {
     let second = places_from(four.next, last_row, kv_head, chunk);
     attend_twelve(committed_slots(first), first, key, four, second, places_from(second.next, last_row, kv_head, chunk));
   } else {

@@ -40,6 +40,8 @@ struct Pending {
 }
 
 override WORKGROUP: u32 = 8u;
+// Whether the tree has a fixed shape.
+override LISTED: bool = false;
 
 var<workgroup> matches: array<u32, MAX_THREADS>;
 var<private> found: u32;
@@ -245,7 +247,7 @@ fn draft(@builtin(local_invocation_index) thread: u32) {
   continuations[0] = select(NONE, 0u, found != 0u);
   state.slots[0] = 0u;
   propose_after(NONE, 0u, 0u, 0u, ALL_DRAFTERS);
-  if (drafting.listed_nodes > 0u) {
+  if (LISTED) {
     take_listed();
   } else {
     grow_best_first();

@@ -13,19 +13,32 @@
 #import "lib/edge.wgsl"
 
 override WORKGROUP: u32 = 8u;
+// Whether chance decides.
+override NOISY: bool = false;
 
-fn better(best: Candidate, logit: f32, token: u32, edge: f32, position: u32) -> Candidate {
-  if (token >= sampling.valid_tokens || logit < edge) {
-    return best;
-  }
+// Four of the best at a time, each of the tokens whose ids are the same modulo four.
+struct Bests { score: vec4f, token: vec4u }
+
+fn better(bests: Bests, logit: vec4f, token: vec4u, edge: f32, position: u32) -> Bests {
+  let kept = (logit >= vec4f(edge)) & (token < vec4u(sampling.valid_tokens));
   var score = logit;
-  if (sampling.inverse_temperature > 0.0) {
-    score += gumbel(vec2u(sampling.seed_low, sampling.seed_high), position, token);
+  if (NOISY) {
+    let seed = vec2u(sampling.seed_low, sampling.seed_high);
+    score += vec4f(
+      gumbel(seed, position, token.x),
+      gumbel(seed, position, token.y),
+      gumbel(seed, position, token.z),
+      gumbel(seed, position, token.w));
   }
-  if (score > best.score) {
-    return Candidate(score, token);
+  let wins = kept & (score > bests.score);
+  return Bests(select(bests.score, score, wins), select(bests.token, token, wins));
+}
+
+fn first_of(a: Candidate, b: Candidate) -> Candidate {
+  if (is_before(b, a)) {
+    return b;
   }
-  return best;
+  return a;
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -38,13 +51,13 @@ fn sample(@builtin(global_invocation_id) id: vec3u) {
   let edge = edge_of(row);
   let position = state.context_length + state.depths[row] + 1u;
   let first = chunk * CHUNK_QUADS;
-  var best = Candidate(LOWEST, 4u * first);
-  for (var quad = first; quad < min(first + CHUNK_QUADS, sampling.vocabulary_quads); quad++) {
-    let logit = logits[row * sampling.vocabulary_quads + quad];
-    best = better(best, logit.x, 4u * quad, edge, position);
-    best = better(best, logit.y, 4u * quad + 1u, edge, position);
-    best = better(best, logit.z, 4u * quad + 2u, edge, position);
-    best = better(best, logit.w, 4u * quad + 3u, edge, position);
+  let end = min(first + CHUNK_QUADS, sampling.vocabulary_quads);
+  var bests = Bests(vec4f(LOWEST), 4u * first + vec4u(0u, 1u, 2u, 3u));
+  for (var quad = first; quad < end; quad++) {
+    let token = 4u * quad + vec4u(0u, 1u, 2u, 3u);
+    bests = better(bests, logits[row * sampling.vocabulary_quads + quad], token, edge, position);
   }
-  candidates[row * sampling.chunks + chunk] = best;
+  let low = first_of(Candidate(bests.score.x, bests.token.x), Candidate(bests.score.y, bests.token.y));
+  let high = first_of(Candidate(bests.score.z, bests.token.z), Candidate(bests.score.w, bests.token.w));
+  candidates[row * sampling.chunks + chunk] = first_of(low, high);
 }

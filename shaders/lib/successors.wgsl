@@ -9,9 +9,12 @@ struct Successor {
   score: f32,   // processed logit, without noise
 }
 
+// Whether chance decides.
+override NOISY: bool = false;
+
 // The noise that the choice of a token at a position gets.
 fn noise_of(position: u32, token: u32) -> f32 {
-  if (sampling.inverse_temperature > 0.0) {
+  if (NOISY) {
     return gumbel(vec2u(sampling.seed_low, sampling.seed_high), position, token);
   }
   return 0.0;

@@ -165,9 +165,9 @@ impl DeviceCaps {
         self.quads && self.workgroup.is_multiple_of(4)
     }
 
-    /// Whether a thread is to take many queries through a chunk of attention: where a processor emulates the device, loads cost more
-    /// than the registers of more sums, unless a head has so few values that code costs more than either.
-    pub fn widens_attention(&self, head_dim: usize) -> bool {
+    /// Whether a thread is to take many queries through a committed chunk of attention: where a processor emulates the device, loads
+    /// cost more than the registers of more sums, unless a head has so few values that code costs more than either.
+    pub fn shares_chunks(&self, head_dim: usize) -> bool {
         self.software && head_dim >= 32
     }
 

@@ -136,18 +136,41 @@ impl Kernel {
         matches!(self, Self::Qkv | Self::Project | Self::GateUp | Self::LmHead | Self::HeadBlock)
     }
 
-    /// The register tile that serves where `tile` is asked for; `None` for kernels that have none.
-    const fn tile(self, tile: Tile) -> Option<Tile> {
-        match (self, tile) {
-            (Self::AttentionChunks, Tile::Rows1 | Tile::Rows2) => Some(Tile::Rows1),
-            (Self::AttentionChunks, Tile::Rows4 | Tile::Rows8) => Some(Tile::Rows4),
-            _ if self.is_matmul() => Some(tile),
-            _ => None,
+    /// What of a specialisation the kernel has.
+    const fn special(self, special: Special) -> Special {
+        let Special { noisy, listed, committed, tree } = special;
+        let none = Special { noisy: false, listed: false, committed: false, tree: false };
+        match self {
+            Self::Sample | Self::Recycle | Self::HeadChunks => Special { noisy, ..none },
+            Self::Draft => Special { noisy, listed, ..none },
+            Self::AttentionChunks => Special { committed, tree, ..none },
+            _ => none,
         }
     }
 }
 
-/// The register tile of a matrix product, or of attention.
+/// What a kernel may be specialised for. A software adapter runs all code of a kernel once at least, whichever way conditions go, so
+/// what a launch has no use for is left out when the kernel is compiled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Special {
+    /// Chance decides.
+    pub noisy: bool,
+    /// The tree has a fixed shape.
+    pub listed: bool,
+    /// Attention to committed chunks only, by many queries at once.
+    pub committed: bool,
+    /// Attention to all but them.
+    pub tree: bool,
+}
+
+impl Special {
+    /// The constants of the shaders, and their values.
+    const fn constants(self) -> [(&'static str, bool); 4] {
+        [("NOISY", self.noisy), ("LISTED", self.listed), ("COMMITTED", self.committed), ("TREE", self.tree)]
+    }
+}
+
+/// The register tile of a matrix product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tile {
     /// 1 row.
@@ -200,14 +223,6 @@ impl Tile {
         }
     }
 
-    /// Queries that a thread of attention takes through a committed chunk.
-    pub const fn queries(self) -> usize {
-        match self {
-            Self::Rows1 | Self::Rows2 => 4,
-            Self::Rows4 | Self::Rows8 => 12,
-        }
-    }
-
     const fn rows_file(self) -> &'static str {
         match self {
             Self::Rows1 => "lib/rows_1.wgsl",
@@ -225,14 +240,22 @@ pub struct Variant {
     pub kernel: Kernel,
     /// Format of the weights, for kernels that read them.
     pub format: Option<PackedFormat>,
-    /// Register tile, for matrix products and attention.
+    /// Register tile, for matrix products.
     pub tile: Option<Tile>,
+    /// What it is for.
+    pub special: Special,
 }
 
 impl Variant {
     /// The variant of `kernel` for a matrix in `format`; kernels without tiles do not ask for it.
     pub fn new(kernel: Kernel, format: Option<PackedFormat>, tile: Tile) -> Self {
-        Self { kernel, format, tile: kernel.tile(tile) }
+        Self { kernel, format, tile: kernel.is_matmul().then_some(tile), special: Special::default() }
+    }
+
+    /// The same for a special case, as far as the kernel knows of it.
+    #[must_use]
+    pub fn specialised(self, special: Special) -> Self {
+        Self { special: self.kernel.special(special), ..self }
     }
 
     /// Every variant of every kernel.
@@ -257,6 +280,9 @@ impl Variant {
             [Kernel::AttentionChunks, Kernel::AttentionJoin, Kernel::Norm, Kernel::Sample, Kernel::Accept]
                 .map(|kernel| Self::new(kernel, None, Tile::Rows1))
                 .to_vec();
+        variants.push(
+            Self::new(Kernel::Sample, None, Tile::Rows1).specialised(Special { noisy: true, ..Special::default() }),
+        );
         for &(matrix, format) in formats {
             let mut add = |kernel, tiles: &[Tile]| {
                 variants.extend(tiles.iter().map(|&tile| Self::new(kernel, Some(format), tile)));
@@ -293,7 +319,7 @@ impl Variant {
             choices.push(("block", block_file(format)));
             choices.push(("order", if quads { "lib/order_quad.wgsl" } else { "lib/order_plain.wgsl" }));
         }
-        if let Some(tile) = self.tile.filter(|_| self.kernel.is_matmul()) {
+        if let Some(tile) = self.tile {
             choices
                 .push(("rows", if quads && tile == Tile::Rows1 { "lib/rows_1_loop.wgsl" } else { tile.rows_file() }));
             choices.push(("lanes", if quads { "lib/lanes_quad.wgsl" } else { "lib/lanes_alone.wgsl" }));
@@ -382,8 +408,7 @@ impl Kernels {
     /// `Internal` for a shader that cannot be composed.
     pub fn ready(&self, variant: Variant) -> Result<(Tile, wgpu::ComputePipeline)> {
         let mut tile = variant.tile.unwrap_or(Tile::Rows1);
-        if tile != Tile::Rows1 && self.gpu.caps.browser && !self.pipelines.borrow().contains_key(&variant) {
-            self.compile_later(variant)?;
+        if tile != Tile::Rows1 && !self.is_ready(variant)? {
             let exists = |tile| self.pipelines.borrow().contains_key(&Variant { tile: Some(tile), ..variant });
             while let Some(smaller) = tile.smaller().filter(|_| !exists(tile)) {
                 tile = smaller;
@@ -392,12 +417,26 @@ impl Kernels {
         Ok((tile, self.pipeline(Variant { tile: variant.tile.map(|_| tile), ..variant })?))
     }
 
-    /// Waits until [`ready`](Self::ready) gives this very variant.
+    /// Whether the pipeline of a variant needs no waiting for; if it does, the device begins to compile it in the background.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn is_ready(&self, variant: Variant) -> Result<bool> {
+        let exists = || self.pipelines.borrow().contains_key(&variant);
+        if !exists() && self.gpu.caps.browser {
+            self.compile_later(variant)?;
+        }
+        Ok(exists() || !self.gpu.caps.browser)
+    }
+
+    /// Waits until a variant [is ready](Self::is_ready).
     ///
     /// # Errors
     /// What the device says of it; `Internal` for a shader that cannot be composed.
     pub async fn compiled(&self, variant: Variant) -> Result<()> {
-        self.ready(variant)?;
+        if self.is_ready(variant)? {
+            return Ok(());
+        }
         let place = self.compiling.borrow().0.iter().position(|(v, _)| *v == variant);
         if let Some(place) = place {
             let (_, done) = self.compiling.borrow_mut().0.swap_remove(place);
@@ -436,7 +475,7 @@ impl Kernels {
             source: wgpu::ShaderSource::Wgsl(self.gpu.caps.with_directives(&source).into()),
         });
         let mut constants = vec![("WORKGROUP", f64::from(self.gpu.caps.workgroup))];
-        constants.extend(variant.tile.map(|tile| ("QUERIES", tile.queries() as f64)));
+        constants.extend(variant.special.constants().map(|(name, value)| (name, f64::from(u8::from(value)))));
         constants.retain(|(name, _)| source.contains(&format!("override {name}:")));
         Ok(device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(label),

@@ -39,6 +39,7 @@ use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
 use crate::speculate::Calibration;
 use crate::speculate::costs::PassCosts;
+use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 
 /// Steps in flight at most: a record must be copied before the ring comes round to it.
@@ -349,8 +350,13 @@ impl Backend for GpuBackend {
             rule: setup.rule(),
             rows,
         };
-        let mut encoder = self.encode(purpose, PassSize::fitted(rows, bound + rows))?;
-        let dispatches = self.plan.launches(purpose).len() as u32;
+        let size = PassSize {
+            noisy: setup.sampling.temperature > 0.0,
+            listed: matches!(setup.draft.shape, Shape::Fixed(_)),
+            ..PassSize::fitted(rows, bound + rows)
+        };
+        let mut encoder = self.encode(purpose, size)?;
+        let dispatches = self.plan.launches(purpose).iter().filter(|launch| launch.applies(size)).count() as u32;
         let step = self.decode.steps;
         let slot = u64::from(step) % RECORD_SLOTS as u64;
         let copy = self.staging.copy(&mut encoder, &self.buffers.records, slot * RECORD_BYTES);

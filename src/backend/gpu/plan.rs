@@ -4,7 +4,7 @@ use super::cache::Cache;
 use super::device::Gpu;
 use super::drafting::{DraftBuffers, DraftLaunches};
 use super::heads::GpuHeads;
-use super::kernels::{Kernel, Kernels, Tile, Variant};
+use super::kernels::{Kernel, Kernels, Special, Tile, Variant};
 use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
     TILE_QUADS, row_stride,
@@ -92,12 +92,7 @@ pub enum Grid {
     /// One thread per register tile of this many quads, times row tiles.
     Quads(usize),
     /// One thread per chunk of positions, key head, and some of that head's queries.
-    Chunks {
-        kv_heads: usize,
-        heads_per_kv: usize,
-        /// More queries where a pass has more rows.
-        widens: bool,
-    },
+    Chunks { kv_heads: usize, heads_per_kv: usize, role: ChunkRole },
     /// One thread per quad of a cache slot, times layers.
     Columns { columns: usize, layers: usize },
     /// One thread a row.
@@ -107,6 +102,22 @@ pub enum Grid {
     /// One workgroup.
     One,
 }
+
+/// Which part of attention a launch takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkRole {
+    /// All chunks, four queries a thread.
+    All,
+    /// Committed chunks, twelve queries a thread, where a pass has rows enough.
+    Committed,
+    /// All others; all, where the committed ones are not taken yet.
+    Rest,
+}
+
+/// Queries that a thread takes through a chunk, and through a committed one under [`ChunkRole::Committed`].
+const CHUNK_QUERIES: [usize; 2] = [4, 12];
+/// Rows from which on those are worth a launch of their own.
+const SHARED_ROWS: usize = 3;
 
 /// One kernel launch.
 #[derive(Debug)]
@@ -128,15 +139,23 @@ pub struct PassSize {
     pub tile: Tile,
     /// Positions that attention may have to look at, at most.
     pub positions: usize,
+    /// Chance decides.
+    pub noisy: bool,
+    /// The next tree has a fixed shape.
+    pub listed: bool,
 }
 
 impl Launch {
     /// The variant that computes in a pass of this size.
     pub fn variant(&self, size: PassSize, workgroup: usize) -> Variant {
         let size = self.own_size(size);
+        let mut special = Special { noisy: size.noisy, listed: size.listed, ..Special::default() };
         let mut tile = size.tile;
         match self.grid {
-            Grid::Chunks { widens: false, .. } => tile = Tile::Rows1,
+            Grid::Chunks { role, .. } => {
+                special.committed = role == ChunkRole::Committed;
+                special.tree = role == ChunkRole::Rest && size.rows >= SHARED_ROWS;
+            }
             Grid::Quads(quads) => {
                 let of_tile = quads.div_ceil(TILE_QUADS).div_ceil(workgroup);
                 while of_tile * size.rows.div_ceil(tile.rows()) < LEAST_WORKGROUPS
@@ -147,7 +166,29 @@ impl Launch {
             }
             _ => {}
         }
-        Variant::new(self.kernel, self.format, tile)
+        Variant::new(self.kernel, self.format, tile).specialised(special)
+    }
+
+    /// Whether a pass of this size has the launch at all.
+    pub fn applies(&self, size: PassSize) -> bool {
+        !matches!(self.grid, Grid::Chunks { role: ChunkRole::Committed, .. }) || size.rows >= SHARED_ROWS
+    }
+
+    /// The variant to compute with now: attention takes committed chunks apart once both kernels of that are compiled.
+    fn variant_now(&self, kernels: &Kernels, size: PassSize, workgroup: usize) -> Result<Option<Variant>> {
+        let variant = self.variant(size, workgroup);
+        let Grid::Chunks { role, .. } = self.grid else { return Ok(Some(variant)) };
+        if role == ChunkRole::All || size.rows < SHARED_ROWS {
+            return Ok(Some(variant).filter(|_| self.applies(size)));
+        }
+        let all = Variant::new(self.kernel, self.format, size.tile);
+        let part = |committed| all.specialised(Special { committed, tree: !committed, ..Special::default() });
+        let (committed, tree) = (kernels.is_ready(part(true))?, kernels.is_ready(part(false))?);
+        Ok(match (committed && tree, role) {
+            (true, _) => Some(variant),
+            (false, ChunkRole::Rest) => Some(all),
+            (false, _) => None,
+        })
     }
 
     /// The kernel's name.
@@ -156,7 +197,7 @@ impl Launch {
     }
 
     fn own_size(&self, size: PassSize) -> PassSize {
-        self.rows.map_or(size, |rows| PassSize::fitted(rows, size.positions))
+        self.rows.map_or(size, |rows| PassSize { rows, tile: Tile::for_rows(rows), ..size })
     }
 
     /// Appends the launch to a compute pass.
@@ -170,7 +211,8 @@ impl Launch {
         size: PassSize,
         workgroup: usize,
     ) -> Result<()> {
-        let (tile, pipeline) = kernels.ready(self.variant(size, workgroup))?;
+        let Some(variant) = self.variant_now(kernels, size, workgroup)? else { return Ok(()) };
+        let (tile, pipeline) = kernels.ready(variant)?;
         let size = self.own_size(size);
         pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &self.group, &[]);
@@ -180,9 +222,13 @@ impl Launch {
             Grid::Items(items) => (threads(items), rows, 1),
             Grid::Quads(quads) => (threads(quads.div_ceil(TILE_QUADS)), size.rows.div_ceil(tile.rows()) as u32, 1),
             Grid::Chunks { kv_heads, heads_per_kv, .. } => {
-                let committed = size.positions / CHUNK * (size.rows * heads_per_kv).div_ceil(tile.queries());
-                let tree = (CHUNK - 1 + size.rows).div_ceil(CHUNK) * size.rows * heads_per_kv.div_ceil(QUAD);
-                (threads((committed + tree) * kv_heads), 1, 1)
+                let Special { committed, tree, .. } = variant.special;
+                let queries = size.rows * heads_per_kv;
+                let of_committed = size.positions / CHUNK * queries.div_ceil(CHUNK_QUERIES[usize::from(committed)]);
+                let chunks_of_tree = (CHUNK - 1 + size.rows).div_ceil(CHUNK);
+                let of_tree = chunks_of_tree * size.rows * heads_per_kv.div_ceil(CHUNK_QUERIES[0]);
+                let units = if tree { 0 } else { of_committed } + if committed { 0 } else { of_tree };
+                (threads(units * kv_heads), 1, 1)
             }
             Grid::Columns { columns, layers } => (threads(columns), layers as u32, 1),
             Grid::RowThreads => (threads(size.rows), 1, 1),
@@ -197,12 +243,13 @@ impl Launch {
 impl PassSize {
     /// A pass with the smallest tile that takes its rows.
     pub fn fitted(rows: usize, positions: usize) -> Self {
-        Self { rows, tile: Tile::for_rows(rows), positions }
+        Self { rows, tile: Tile::for_rows(rows), positions, noisy: false, listed: false }
     }
 
     /// A piece of a prompt. It keeps to two tiles, so that a short piece does not wait for another one's compilation.
     pub fn prefill(rows: usize, positions: usize) -> Self {
-        Self { rows, tile: if rows < Tile::LARGEST.rows() { Tile::PROMPT } else { Tile::LARGEST }, positions }
+        let tile = if rows < Tile::LARGEST.rows() { Tile::PROMPT } else { Tile::LARGEST };
+        Self { tile, ..Self::fitted(rows, positions) }
     }
 }
 
@@ -414,24 +461,24 @@ impl Builder<'_> {
             &[&attention, &b.state],
             &[&attention_vectors, &b.residual, &cache.rotations, &b.queries, keys_values],
         )?;
-        let mut rest = vec![
+        let chunks = |role| {
             self.launch(
                 Kernel::AttentionChunks,
                 None,
                 &[&attention, &b.state, &b.queries, keys_values, &cache.parts, &cache.chunks],
-                Grid::Chunks {
-                    kv_heads,
-                    heads_per_kv: config.num_attention_heads / kv_heads,
-                    widens: self.gpu.caps.widens_attention(config.head_dim),
-                },
-            )?,
-            self.launch(
-                Kernel::AttentionJoin,
-                None,
-                &[&attention, &b.state, &cache.parts, &cache.chunks, &b.mixed],
-                Grid::Items(config.num_attention_heads * (config.head_dim / QUAD).div_ceil(QUAD)),
-            )?,
-        ];
+                Grid::Chunks { kv_heads, heads_per_kv: config.num_attention_heads / kv_heads, role },
+            )
+        };
+        let mut rest = match self.gpu.caps.shares_chunks(config.head_dim) {
+            true => vec![chunks(ChunkRole::Committed)?, chunks(ChunkRole::Rest)?],
+            false => vec![chunks(ChunkRole::All)?],
+        };
+        rest.push(self.launch(
+            Kernel::AttentionJoin,
+            None,
+            &[&attention, &b.state, &cache.parts, &cache.chunks, &b.mixed],
+            Grid::Items(config.num_attention_heads * (config.head_dim / QUAD).div_ceil(QUAD)),
+        )?);
         let project = |matrix, inputs| {
             self.matmul(Kernel::Project, weights.matrix(matrix)?, hidden, &[&b.state], &[inputs, &b.residual])
         };

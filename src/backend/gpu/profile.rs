@@ -89,7 +89,9 @@ impl GpuBackend {
     /// As [`run_passes`](Self::run_passes).
     pub async fn kernel_times(&mut self, rows: usize, context: usize) -> Result<Option<Vec<KernelTime>>> {
         self.prepare_pass(rows, context).await?;
-        let launches = self.plan.launches(Purpose::Evaluate);
+        let size = PassSize::fitted(rows, context + rows);
+        let mut launches = self.plan.launches(Purpose::Evaluate);
+        launches.retain(|launch| launch.applies(size));
         let Some(clock) = DeviceClock::new(&self.gpu, launches.len()) else { return Ok(None) };
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         for (i, launch) in launches.iter().enumerate() {
@@ -97,7 +99,6 @@ impl GpuBackend {
                 label: None,
                 timestamp_writes: Some(clock.writes(i)),
             });
-            let size = PassSize::fitted(rows, context + rows);
             launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
         }
         self.gpu.queue.submit([encoder.finish()]);
