@@ -103,7 +103,19 @@ struct Submitted {
     situation: usize,
     rows: usize,
     had_draft: bool,
+    drafts: bool,
     at_ms: f64,
+}
+
+/// How long a step took.
+#[derive(Debug, Clone, Copy)]
+pub struct StepTime {
+    /// Its rows.
+    pub rows: usize,
+    /// How long the device was at work on it.
+    pub ms: f64,
+    /// Whether it verified a draft and made one, or neither.
+    kind: Option<bool>,
 }
 
 impl DraftTrack {
@@ -115,17 +127,20 @@ impl DraftTrack {
     /// Remembers a step as submitted, and whether it drafts.
     pub fn submit(&mut self, rows: usize, drafts: bool, now_ms: f64) {
         let had_draft = std::mem::replace(&mut self.has_draft, drafts);
-        self.submitted.push_back(Submitted { situation: situation(self.match_length), rows, had_draft, at_ms: now_ms });
+        let situation = situation(self.match_length);
+        self.submitted.push_back(Submitted { situation, rows, had_draft, drafts, at_ms: now_ms });
     }
 
-    /// The record of the oldest step came. Returns that step's rows, and how long the device was at work on it; nothing for the
-    /// first step, which had to wait for the prompt.
-    pub fn record(&mut self, now_ms: f64) -> Option<(usize, f64)> {
+    /// The record of the oldest step came. Returns what is known of the step's time; nothing for the first one, which had to wait for
+    /// the prompt.
+    pub fn record(&mut self, now_ms: f64) -> Option<StepTime> {
         let step = self.submitted.pop_front()?;
         self.situation = step.situation;
         self.had_draft = step.had_draft;
         let before_ms = self.last_record_ms.replace(now_ms)?;
-        Some((step.rows, now_ms - step.at_ms.max(before_ms)))
+        let Submitted { rows, had_draft, drafts, at_ms, .. } = step;
+        let kind = (had_draft == drafts).then_some(drafts);
+        Some(StepTime { rows, ms: now_ms - at_ms.max(before_ms), kind })
     }
 }
 
@@ -146,14 +161,17 @@ impl DraftControl {
         self.controller.costs()
     }
 
-    /// A step of `rows` rows took `ms`; `promptly` if its record came as soon as it was there.
-    pub fn follow(&mut self, rows: usize, ms: f64, promptly: bool) {
+    /// A step took so long and brought so many tokens; `promptly` if its record came as soon as it was there.
+    pub fn follow(&mut self, StepTime { rows, ms, kind }: StepTime, tokens: usize, promptly: bool) {
         if self.long_passes() {
             // What comes besides is little, and a late record tells nothing of the pass.
             if promptly {
                 self.controller.costs_mut().follow(rows, ms);
             }
             return;
+        }
+        if let Some(drafts) = kind {
+            self.pause.observe(drafts, tokens, ms);
         }
         let costs = self.controller.costs_mut();
         let size = SIZES.iter().position(|&size| rows <= size).unwrap_or(0);
@@ -170,9 +188,9 @@ impl DraftControl {
         self.costs().ms()[0] >= LONG_PASS_MS
     }
 
-    /// Whether the next tree should be drafted behind a step of so many rows, which is now submitted.
-    pub fn drafts(&mut self, rows: usize, plan: &DraftPlan) -> bool {
-        plan.shape != Shape::Grown || self.long_passes() || self.pause.submit(rows)
+    /// Whether the next tree should be drafted behind the step that is now submitted.
+    pub fn drafts(&mut self, plan: &DraftPlan) -> bool {
+        plan.nodes() > 1 && (plan.shape != Shape::Grown || self.long_passes() || self.pause.submit())
     }
 
     /// Whether a step of so many rows should wait for the record under way, where records come back fast. Several rows are worth it only

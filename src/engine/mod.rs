@@ -331,14 +331,14 @@ impl<B: Backend> Engine<B> {
             if may_wait && self.control.waits(rows, &session.setup.draft) {
                 break;
             }
-            let drafts = self.control.drafts(rows, &session.setup.draft);
+            let drafts = self.control.drafts(&session.setup.draft);
             self.backend.submit_step(rows, drafts).await?;
             session.track.submit(rows, drafts, (self.clock)());
         }
         let record = self.backend.next_record().await?;
         let now_ms = (self.clock)();
-        if let Some((rows, ms)) = session.track.record(now_ms) {
-            self.control.follow(rows, ms, depth <= pacing::FIRST_DEPTH);
+        if let Some(time) = session.track.record(now_ms) {
+            self.control.follow(time, record.tokens.len(), depth <= pacing::FIRST_DEPTH);
         }
         let (track, stats) = (&mut session.track, &mut session.stats.draft);
         if let Some(calibration) = self.control.observe(track, &session.setup.draft, &record, stats) {

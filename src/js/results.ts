@@ -90,6 +90,11 @@ export interface GenerationStats {
   peakWasmBytes: number;
   /** Time the core took to bring the weights to the GPU, without the download. */
   loadMs: number;
+  /**
+   * What the rule of acceptance promises of the text: that it is, token for token, that of plain decoding (`exact`), that it is as likely
+   * (`distribution`), or nothing (`lossy`).
+   */
+  guarantee: 'exact' | 'distribution' | 'lossy';
   /** What drafting came to. */
   draft: DraftStats;
   /** What is not as it should be, though the text is right. */

@@ -303,7 +303,7 @@ impl CpuBackend {
             let position = (start + tree.depths()[node] + 1) as u32;
             let chunks = sampling::chunk_bests(&logits, position, sampling);
             chosen.push(sampling::best_of(&chunks));
-            if drafts && running.setup.draft.sources.contains(Source::Recycling) {
+            if running.setup.draft.nodes() > 1 && running.setup.draft.sources.contains(Source::Recycling) {
                 self.successors.learn(tree.tokens()[node], &chunks, position, sampling);
             }
             rows_logits.push(logits);

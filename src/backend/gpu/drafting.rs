@@ -137,18 +137,24 @@ impl DraftLaunches {
     }
 
     /// What a step of `rows` rows launches behind the choice of tokens, in order.
-    pub fn launches(&self, plan: Option<&DraftPlan>, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {
-        let plan = plan.filter(|plan| plan.nodes() > 1);
-        let drafts_by = |source| plan.is_some_and(|plan| plan.sources.contains(source));
+    /// Recycling also learns where nothing is drafted.
+    pub fn launches(
+        &self,
+        plan: &DraftPlan,
+        drafts: bool,
+        rule: AcceptRule,
+        rows: usize,
+    ) -> impl Iterator<Item = &Launch> {
+        let has = |source| plan.nodes() > 1 && plan.sources.contains(source);
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
-        let heads = if drafts_by(Source::Heads) { &self.heads[..] } else { &[] };
-        drafts_by(Source::Recycling)
+        let heads = if drafts && has(Source::Heads) { &self.heads[..] } else { &[] };
+        has(Source::Recycling)
             .then_some(&self.recycle)
             .into_iter()
             .chain(self.rules.launches(rule, rows))
             .chain([&self.accept])
             .chain(commits)
             .chain(heads)
-            .chain(plan.map(|_| &self.draft))
+            .chain((drafts && plan.nodes() > 1).then_some(&self.draft))
     }
 }

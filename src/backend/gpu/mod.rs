@@ -344,12 +344,8 @@ impl Backend for GpuBackend {
         if rows != self.decode.row_limit {
             self.gpu.queue.write_buffer(&self.buffers.state, ROW_LIMIT_OFFSET, bytemuck::bytes_of(&(rows as u32)));
         }
-        let purpose = Purpose::Decode {
-            sampling: &setup.sampling,
-            draft: drafts.then_some(&setup.draft),
-            rule: setup.rule(),
-            rows,
-        };
+        let purpose =
+            Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, drafts, rule: setup.rule(), rows };
         let size = PassSize {
             noisy: setup.sampling.temperature > 0.0,
             listed: matches!(setup.draft.shape, Shape::Fixed(_)),

@@ -279,8 +279,10 @@ pub enum Purpose<'a> {
     Decode {
         /// How the generation chooses.
         sampling: &'a SamplingParams,
-        /// How it drafts, if it does.
-        draft: Option<&'a DraftPlan>,
+        /// How the generation drafts.
+        draft: &'a DraftPlan,
+        /// Whether this step does.
+        drafts: bool,
         /// Which drafted tokens pass.
         rule: AcceptRule,
         /// Rows of the pass.
@@ -349,11 +351,11 @@ impl Plan {
             launches.extend(&self.tail);
             launches.extend(&self.head);
         }
-        if let Purpose::Decode { sampling, draft, rule, rows } = purpose {
+        if let Purpose::Decode { sampling, draft, drafts, rule, rows } = purpose {
             launches.extend(sampling.processes().then_some(&self.process));
             launches.extend(sampling.filters().then_some(&self.threshold));
             launches.push(&self.sample);
-            launches.extend(self.draft.launches(draft, rule, rows));
+            launches.extend(self.draft.launches(draft, drafts, rule, rows));
         }
         launches
     }
