@@ -190,7 +190,8 @@ impl DraftControl {
 
     /// Whether the next tree should be drafted behind the step that is now submitted.
     pub fn drafts(&mut self, plan: &DraftPlan) -> bool {
-        plan.nodes() > 1 && (plan.shape != Shape::Grown || self.long_passes() || self.pause.submit())
+        let always = plan.shape != Shape::Grown || self.long_passes() || self.costs().is_fixed();
+        plan.nodes() > 1 && (always || self.pause.submit())
     }
 
     /// Whether a step of so many rows should wait for the record under way, where records come back fast. Several rows are worth it only

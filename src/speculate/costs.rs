@@ -37,6 +37,11 @@ impl PassCosts {
         Self { ms, step_ms: 0.0, fixed: true }
     }
 
+    /// Whether they stay as they are.
+    pub const fn is_fixed(&self) -> bool {
+        self.fixed
+    }
+
     /// In the order of [`SIZES`].
     pub const fn ms(&self) -> &[f64; SIZES.len()] {
         &self.ms
