@@ -229,7 +229,7 @@ impl GpuBackend {
     ) -> Result<wgpu::CommandEncoder> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-        for launch in self.plan.launches(purpose) {
+        for launch in self.plan.launches(purpose, size) {
             launch.encode(&self.kernels, &mut pass, size, self.gpu.caps.workgroup as usize)?;
         }
         drop(pass);
@@ -352,7 +352,7 @@ impl Backend for GpuBackend {
             ..PassSize::fitted(rows, bound + rows)
         };
         let mut encoder = self.encode(purpose, size)?;
-        let dispatches = self.plan.launches(purpose).iter().filter(|launch| launch.applies(size)).count() as u32;
+        let dispatches = self.plan.launches(purpose, size).len() as u32;
         let step = self.decode.steps;
         let slot = u64::from(step) % RECORD_SLOTS as u64;
         let copy = self.staging.copy(&mut encoder, &self.buffers.records, slot * RECORD_BYTES);

@@ -170,7 +170,7 @@ impl Launch {
     }
 
     /// Whether a pass of this size has the launch at all.
-    pub fn applies(&self, size: PassSize) -> bool {
+    fn applies(&self, size: PassSize) -> bool {
         !matches!(self.grid, Grid::Chunks { role: ChunkRole::Committed, .. }) || size.rows >= SHARED_ROWS
     }
 
@@ -179,7 +179,7 @@ impl Launch {
         let variant = self.variant(size, workgroup);
         let Grid::Chunks { role, .. } = self.grid else { return Ok(Some(variant)) };
         if role == ChunkRole::All || size.rows < SHARED_ROWS {
-            return Ok(Some(variant).filter(|_| self.applies(size)));
+            return Ok(Some(variant));
         }
         let all = Variant::new(self.kernel, self.format, size.tile);
         let part = |committed| all.specialised(Special { committed, tree: !committed, ..Special::default() });
@@ -344,8 +344,8 @@ impl Plan {
         self.draft.heads().iter().try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
     }
 
-    /// The launches of one pass, in order.
-    pub fn launches(&self, purpose: Purpose<'_>) -> Vec<&Launch> {
+    /// The launches of one pass of this size, in order.
+    pub fn launches(&self, purpose: Purpose<'_>, size: PassSize) -> Vec<&Launch> {
         let mut launches: Vec<&Launch> = self.body.iter().collect();
         if purpose != Purpose::Prefill {
             launches.extend(&self.tail);
@@ -357,6 +357,7 @@ impl Plan {
             launches.push(&self.sample);
             launches.extend(self.draft.launches(draft, drafts, rule, rows));
         }
+        launches.retain(|launch| launch.applies(size));
         launches
     }
 }

@@ -90,8 +90,7 @@ impl GpuBackend {
     pub async fn kernel_times(&mut self, rows: usize, context: usize) -> Result<Option<Vec<KernelTime>>> {
         self.prepare_pass(rows, context).await?;
         let size = PassSize::fitted(rows, context + rows);
-        let mut launches = self.plan.launches(Purpose::Evaluate);
-        launches.retain(|launch| launch.applies(size));
+        let launches = self.plan.launches(Purpose::Evaluate, size);
         let Some(clock) = DeviceClock::new(&self.gpu, launches.len()) else { return Ok(None) };
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         for (i, launch) in launches.iter().enumerate() {
@@ -114,8 +113,8 @@ impl GpuBackend {
 
     pub(super) async fn prepare_pass(&mut self, rows: usize, context: usize) -> Result<()> {
         let tree = Tree::chain(&vec![0; rows])?;
-        for launch in self.plan.launches(Purpose::Evaluate) {
-            let size = PassSize::fitted(rows, context + rows);
+        let size = PassSize::fitted(rows, context + rows);
+        for launch in self.plan.launches(Purpose::Evaluate, size) {
             self.kernels.compiled(launch.variant(size, self.gpu.caps.workgroup as usize)).await?;
         }
         self.load_tree(context, &tree).await
