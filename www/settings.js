@@ -27,6 +27,8 @@ export function readSettings() {
   // The list offers what the loaded model has.
   const draft = fields.get('draft');
   if (draft !== null) options.draft = /** @type {Drafter} */ (draft);
+  const tree = String(fields.get('tree') ?? '');
+  if (tree !== '') options.tree = `dense:${tree}`;
   for (const name of /** @type {const} */ ([
     'maxTokens', 'temperature', 'topK', 'topP', 'minP', 'repetitionPenalty', 'seed', 'stepsInFlight',
   ])) {

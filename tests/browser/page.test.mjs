@@ -71,6 +71,8 @@ for (const browserName of browserNames) {
           await page.evaluate(() => {
             /** @type {any} */ (document.querySelector('#temperature')).value = '0';
             /** @type {any} */ (document.querySelector('#maxTokens')).value = '60';
+            // Whether a grown tree pays is a matter of time.
+            /** @type {any} */ (document.querySelector('#tree')).value = '1,1,1';
             /** @type {any} */ (document.querySelector('#prompt')).value = 'The bus stopped, and a girl got on the bus. The bus stopped, and';
           });
           await page.puppeteer.click('#send');
