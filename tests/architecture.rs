@@ -18,6 +18,7 @@ const RANKS: &[&[&str]] = &[
     &["speculate"],
     &["backend"],
     &["engine"],
+    &["train"],
     &["web", "bin"],
 ];
 
