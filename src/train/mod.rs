@@ -6,6 +6,7 @@
 //! ```
 
 pub mod states;
+pub mod target;
 
 use crate::error::{Error, ErrorCode};
 
