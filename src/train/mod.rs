@@ -7,6 +7,7 @@
 
 pub mod answers;
 pub mod distill;
+pub mod extract;
 pub mod progress;
 pub mod prompts;
 pub mod sampler;

@@ -124,8 +124,8 @@ fn answer(args: &DataArgs, model: &Model, work: &Path) -> Result<()> {
     let mut answers = AnswerFile::open(&work.join("answers.jsonl"))?;
     let done = distill(&model.target, &model.text, &prompts, &args.options(), &mut answers, &mut tell)?;
     tell(&format!(
-        "answers: {} made with {} tokens, {} there before, {} left out since their prompt is too long, {} not asked",
-        done.made, done.tokens, done.kept, done.too_long, done.unasked
+        "answers: {} made with {} tokens, {} there before, {} left out since their prompt is too long, {} empty",
+        done.made, done.tokens, done.kept, done.too_long, done.empty
     ));
     Ok(())
 }
