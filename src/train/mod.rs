@@ -8,6 +8,7 @@
 pub mod answers;
 pub mod distill;
 pub mod extract;
+pub mod overlap;
 pub mod progress;
 pub mod prompts;
 pub mod sampler;
