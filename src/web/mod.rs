@@ -334,7 +334,7 @@ async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Op
     }
     let mut engine = Engine::new(backend, text, clock::now_ms);
     match options.known_costs.and_then(|known| known.measured(&info.adapter.description)) {
-        Some(measured) => engine.set_measured(measured),
+        Some(measured) => engine.set_measured(measured).await?,
         None => engine.measure_costs().await?,
     }
     info.drafters = engine.drafters().iter().map(Source::name).collect();
