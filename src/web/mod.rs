@@ -337,6 +337,9 @@ async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Op
         Some(measured) => engine.set_measured(measured).await?,
         None => engine.measure_costs().await?,
     }
+    if let Some(heads) = &mut info.heads {
+        heads.draft_ms = engine.costs().heads_ms();
+    }
     info.drafters = engine.drafters().iter().map(Source::name).collect();
     info.pass_ms = engine.measured().iter().map(|&(rows, ms)| (rows.to_string(), ms)).collect();
     info.load_ms = clock::now_ms() - began_ms;
