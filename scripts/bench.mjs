@@ -82,7 +82,7 @@ async function main(argv) {
   if (values.drafters) return compareDrafters(model, browser, maxTokens, values);
   const report = values.peers
     ? await comparePeers(/** @type {string} */ (file), repeats, maxTokens)
-    : await measureModel(model, browser, repeats, { maxTokens, ...(values['steps-in-flight'] ? { stepsInFlight: values['steps-in-flight'] } : {}) });
+    : await measureModel(model, browser, values.heads, repeats, { maxTokens, ...(values['steps-in-flight'] ? { stepsInFlight: values['steps-in-flight'] } : {}) });
   if (values.json) console.log(JSON.stringify({ model, ...report }));
   else printReport(model, report);
 }
@@ -133,16 +133,16 @@ function table(drafters, figure) {
 }
 
 /**
- * @param {string} name @param {import('./browsers.mjs').BrowserName} browser @param {number} repeats
+ * @param {string} name @param {import('./browsers.mjs').BrowserName} browser @param {string | undefined} heads @param {number} repeats
  * @param {{ maxTokens: number, stepsInFlight?: number }} options
  */
-async function measureModel(name, browser, repeats, options) {
+async function measureModel(name, browser, heads, repeats, options) {
   say(`Loading ${name} in ${browser} …`);
-  const model = await openModel(name, { browser, onProgress: stageLines() });
+  const model = await openModel(name, { browser, heads, onProgress: stageLines() });
   try {
     const loadCachedMs = await model.reload();
     say('Timing passes and kernels …');
-    const { passes, kernels, ...benchmark } = await model.benchmark({ rows: ROWS });
+    const { passes, kernels, headKernels, ...benchmark } = await model.benchmark({ rows: ROWS });
     const times = /** @type {{ rows: number, ms: number }[]} */ (passes);
     const [one = NaN] = times.filter(({ rows }) => rows === 1).map(({ ms }) => ms);
     /** @type {import('./headless.mjs').Result[]} */
@@ -158,6 +158,7 @@ async function measureModel(name, browser, repeats, options) {
       passes: times.map(({ rows, ms }) => ({ rows, ms, times_one_row: ms / one })),
       ...snakeCase(benchmark),
       kernels: kernels && byKernel(/** @type {KernelTime[]} */ (kernels)),
+      ...(headKernels ? { head_kernels: headKernels } : {}),
       prompt_tokens: over(({ usage }) => usage.promptTokens),
       prefill_tokens_per_second: over(({ usage, stats }) => (1000 * usage.promptTokens) / stats.prefillMs),
       decode_tokens_per_second: over(({ stats }) => stats.tokensPerSecond),

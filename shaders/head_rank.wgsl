@@ -11,7 +11,8 @@
 @group(0) @binding(4) var<storage, read_write> kept: array<Kept>;                     // [slot]
 @group(0) @binding(5) var<storage, read_write> head_candidates: array<HeadCandidate>; // [slot, TOP_K]
 
-const THREADS = 64u;
+// Every rank takes a comparison with each thread's best, so few of them are faster, on any device; at least TOP_K.
+const THREADS = 16u;
 var<workgroup> thread_bests: array<ChunkBest, THREADS>;
 var<workgroup> weights: array<f32, THREADS>;
 

@@ -36,7 +36,7 @@ fn records<B: Backend>(backend: &mut B, setup: &GenerationSetup, rows: usize, st
     backend.calibrate(&Calibration::default());
     let mut records = Vec::new();
     for _ in 0..steps {
-        block_on(backend.submit_step(rows, true)).unwrap();
+        block_on(backend.submit_step(rows, setup.draft.sources)).unwrap();
         records.push(block_on(backend.next_record()).unwrap());
     }
     backend.halt();

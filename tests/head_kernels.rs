@@ -7,7 +7,7 @@ mod harness;
 use draftree::backend::cpu::CpuBackend;
 use draftree::backend::cpu::heads::{CpuHeads, DraftScene};
 use draftree::backend::gpu::GpuBackend;
-use draftree::backend::{Backend, GenerationSetup, StepRecord};
+use draftree::backend::{Backend, Emitted, GenerationSetup, StepRecord};
 use draftree::model::heads::HeadForm;
 use draftree::model::{ByteSource, MemorySource, TensorType};
 use draftree::sampling::SamplingParams;
@@ -59,7 +59,7 @@ impl Pair {
         let vocab = self.cpu.config().vocab_size;
         let setup = setup(sampling.clone(), &self.text, 10, vocab, HEADS);
         self.gpu.begin(start, last, &setup).unwrap();
-        block_on(self.gpu.submit_step(1, true)).unwrap();
+        block_on(self.gpu.submit_step(1, setup.draft.sources)).unwrap();
         let written = block_on(self.gpu.next_record()).unwrap().tokens[0].token;
         let found = block_on(self.gpu.head_candidates()).unwrap();
         self.gpu.halt();
@@ -155,14 +155,24 @@ fn a_vocabulary_smaller_than_the_lists_leaves_them_short() {
     }
 }
 
-/// Every record of a generation of passes of up to `rows` rows.
+/// Every record of a generation of passes of up to `rows` rows, all drafters at work in every step.
 fn records<B: Backend>(backend: &mut B, setup: &GenerationSetup, rows: usize) -> Vec<StepRecord> {
+    records_by(backend, setup, rows, |_| setup.draft.sources)
+}
+
+/// The same where each step has drafters of its own.
+fn records_by<B: Backend>(
+    backend: &mut B,
+    setup: &GenerationSetup,
+    rows: usize,
+    drafters: impl Fn(usize) -> Sources,
+) -> Vec<StepRecord> {
     let (last, context) = setup.prompt.split_last().unwrap();
     harness::prefill(backend, 0, context);
     backend.begin(context.len(), *last, setup).unwrap();
     let mut records: Vec<StepRecord> = Vec::new();
     while records.last().is_none_or(|record| record.finish.is_none()) {
-        block_on(backend.submit_step(rows, true)).unwrap();
+        block_on(backend.submit_step(rows, drafters(records.len()))).unwrap();
         records.push(block_on(backend.next_record()).unwrap());
     }
     backend.halt();
@@ -199,6 +209,29 @@ fn device_and_reference_draft_and_accept_the_same_in_every_step() {
             }
         }
     }
+}
+
+#[test]
+fn drafters_may_change_from_step_to_step() {
+    let model = harness::embedded();
+    let (mut cpu, mut gpu) = (harness::cpu(&model), harness::gpu(&model));
+    let file = fitted_heads::recurrent(&model);
+    give_cpu(&mut cpu, &file, &model);
+    give_gpu(&mut gpu, &file, &model);
+    let text = Sources::NONE.with(Source::NGram).with(Source::Recycling);
+    let all = text.with(Source::Heads);
+    let setup = setup(greedy(), &Random::new(5).tokens(40, 512), 100, 512, all);
+    let drafters = |step: usize| [all, text, Sources::NONE, all, HEADS, Sources::NONE, text][step % 7];
+    let [found, expected] = [records_by(&mut gpu, &setup, 8, drafters), records_by(&mut cpu, &setup, 8, drafters)];
+    assert_eq!(found, expected);
+    for (step, record) in found.iter().enumerate().filter(|(_, record)| record.finish.is_none()) {
+        assert!(record.drafted <= 1 || !drafters(step).is_empty(), "step {step}");
+        let earlier = step.checked_sub(1).map_or(Sources::NONE, drafters);
+        let source = |emitted: &Emitted| emitted.source;
+        assert!(record.tokens.iter().map(source).all(|by| by == Source::Model || earlier.contains(by)), "step {step}");
+    }
+    let by_heads = found.iter().flat_map(|record| &record.tokens).filter(|emitted| emitted.source == Source::Heads);
+    assert!(by_heads.count() > 0, "heads are right now and then");
 }
 
 #[test]

@@ -149,12 +149,13 @@ pub trait Backend {
     /// Starts a generation whose first step has `root` at position `start`; forgets the records of an earlier one.
     fn begin(&mut self, start: usize, root: u32, setup: &GenerationSetup) -> Result<()>;
 
-    /// Queues one decode step that verifies at most `rows` nodes of the tree that the step before it drafts, and drafts the next one
-    /// if `drafts` (else that is its root). Never waits for an earlier one. The text depends on neither.
+    /// Queues one decode step that verifies at most `rows` nodes of the tree that the step before it drafts; `drafters`, some of those
+    /// that the generation began with, draft the next one, which without any is its root. Never waits for an earlier one. The text
+    /// depends on neither.
     ///
     /// # Errors
     /// `OutOfMemory` when the cache cannot grow, `DeviceLost`.
-    async fn submit_step(&mut self, rows: usize, drafts: bool) -> Result<()>;
+    async fn submit_step(&mut self, rows: usize, drafters: Sources) -> Result<()>;
 
     /// How far drafters are to be believed, from the next submitted step on.
     fn calibrate(&mut self, calibration: &Calibration);
@@ -187,6 +188,12 @@ pub trait Backend {
     /// # Errors
     /// As [`run_passes`](Self::run_passes).
     async fn time_passes(&mut self, rows: &[usize], context: usize) -> Result<Option<Vec<f64>>>;
+
+    /// Milliseconds that the draft heads take for one draft, by the device's own clock; `None` where there are no heads or no clock.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    async fn time_heads(&mut self) -> Result<Option<f64>>;
 
     /// Waits until everything submitted has run.
     async fn settle(&mut self) -> Result<()>;

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use super::pause::Pause;
+use super::effort::{Effort, Efforts};
 use super::{DraftStats, GenerateOptions};
 use crate::backend::{MAX_ROWS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
@@ -71,7 +71,7 @@ pub struct DraftControl {
     controller: Controller,
     calibration: Calibration,
     records: u32,
-    pause: Pause,
+    efforts: Efforts,
     observed: Observed,
 }
 
@@ -92,9 +92,9 @@ pub struct DraftTrack {
     submitted: VecDeque<Submitted>,
     /// The situation that the step of the last record was submitted in.
     situation: usize,
-    /// Whether that step had a tree to verify, and whether the next one submitted has.
-    had_draft: bool,
-    has_draft: bool,
+    /// Who drafted what that step verified, and what the next one submitted verifies.
+    had: Option<Effort>,
+    has: Option<Effort>,
     last_record_ms: Option<f64>,
 }
 
@@ -102,8 +102,8 @@ pub struct DraftTrack {
 struct Submitted {
     situation: usize,
     rows: usize,
-    had_draft: bool,
-    drafts: bool,
+    had: Option<Effort>,
+    effort: Effort,
     at_ms: f64,
 }
 
@@ -114,8 +114,8 @@ pub struct StepTime {
     pub rows: usize,
     /// How long the device was at work on it.
     pub ms: f64,
-    /// Whether it verified a draft and made one, or neither.
-    kind: Option<bool>,
+    /// What its draft took, if that is also what the draft it verified took.
+    effort: Option<Effort>,
 }
 
 impl DraftTrack {
@@ -124,11 +124,16 @@ impl DraftTrack {
         self.submitted.len()
     }
 
-    /// Remembers a step as submitted, and whether it drafts.
-    pub fn submit(&mut self, rows: usize, drafts: bool, now_ms: f64) {
-        let had_draft = std::mem::replace(&mut self.has_draft, drafts);
-        let situation = situation(self.match_length);
-        self.submitted.push_back(Submitted { situation, rows, had_draft, drafts, at_ms: now_ms });
+    /// Remembers a step as submitted, and who drafts in it.
+    pub fn submit(&mut self, rows: usize, effort: Effort, now_ms: f64) {
+        let situation = self.situation();
+        let had = self.has.replace(effort);
+        self.submitted.push_back(Submitted { situation, rows, had, effort, at_ms: now_ms });
+    }
+
+    /// The situation that the next step is submitted in.
+    fn situation(&self) -> usize {
+        situation(self.match_length, self.has == Some(Effort::Heads))
     }
 
     /// The record of the oldest step came. Returns what is known of the step's time; nothing for the first one, which had to wait for
@@ -136,11 +141,11 @@ impl DraftTrack {
     pub fn record(&mut self, now_ms: f64) -> Option<StepTime> {
         let step = self.submitted.pop_front()?;
         self.situation = step.situation;
-        self.had_draft = step.had_draft;
+        self.had = step.had;
         let before_ms = self.last_record_ms.replace(now_ms)?;
-        let Submitted { rows, had_draft, drafts, at_ms, .. } = step;
-        let kind = (had_draft == drafts).then_some(drafts);
-        Some(StepTime { rows, ms: now_ms - at_ms.max(before_ms), kind })
+        let Submitted { rows, had, effort, at_ms, .. } = step;
+        let effort = (had.unwrap_or(Effort::Plain) == effort).then_some(effort);
+        Some(StepTime { rows, ms: now_ms - at_ms.max(before_ms), effort })
     }
 }
 
@@ -151,7 +156,7 @@ impl DraftControl {
             controller: Controller::new(costs),
             calibration: Calibration::default(),
             records: 0,
-            pause: Pause::default(),
+            efforts: Efforts::default(),
             observed: Observed::default(),
         }
     }
@@ -162,19 +167,23 @@ impl DraftControl {
     }
 
     /// A step took so long and brought so many tokens; `promptly` if its record came as soon as it was there.
-    pub fn follow(&mut self, StepTime { rows, ms, kind }: StepTime, tokens: usize, promptly: bool) {
+    pub fn follow(&mut self, StepTime { rows, ms, effort }: StepTime, tokens: usize, promptly: bool) {
+        let size = SIZES.iter().position(|&size| rows <= size).unwrap_or(0);
         if self.long_passes() {
             // What comes besides is little, and a late record tells nothing of the pass.
+            let draft_ms = effort.map_or(0.0, |effort| self.draft_ms(effort));
             if promptly {
-                self.controller.costs_mut().follow(rows, ms);
+                self.controller.costs_mut().follow(rows, ms - draft_ms);
+            }
+            if let Some(effort) = effort {
+                self.efforts.observe(effort, tokens, self.costs().step_ms(size) + draft_ms);
             }
             return;
         }
-        if let Some(drafts) = kind {
-            self.pause.observe(drafts, tokens, ms);
+        if let Some(effort) = effort {
+            self.efforts.observe(effort, tokens, ms);
         }
         let costs = self.controller.costs_mut();
-        let size = SIZES.iter().position(|&size| rows <= size).unwrap_or(0);
         self.observed.steps += 1;
         self.observed.ms += ms;
         self.observed.passes_ms += costs.ms()[size];
@@ -188,10 +197,32 @@ impl DraftControl {
         self.costs().ms()[0] >= LONG_PASS_MS
     }
 
-    /// Whether the next tree should be drafted behind the step that is now submitted.
-    pub fn drafts(&mut self, plan: &DraftPlan) -> bool {
-        let always = plan.shape != Shape::Grown || self.long_passes() || self.costs().is_fixed();
-        plan.nodes() > 1 && (always || self.pause.submit())
+    /// Who should draft the next tree, behind the step that is now submitted.
+    pub fn effort(&mut self, plan: &DraftPlan) -> Effort {
+        let most = Effort::most(plan.sources);
+        if plan.nodes() == 1 {
+            return Effort::Plain;
+        }
+        if plan.shape != Shape::Grown || self.costs().is_fixed() {
+            return most;
+        }
+        let usable = |effort: Effort| Effort::most(effort.of(plan.sources)) == effort;
+        // Looking at the text costs nothing that could be noticed beside a long pass.
+        let least = if self.long_passes() && usable(Effort::Text) { Effort::Text } else { Effort::Plain };
+        let choices = Effort::ALL.into_iter().filter(|&effort| effort >= least && usable(effort));
+        let choices: Vec<_> = choices.map(|effort| (effort, self.expected_rate(effort, plan))).collect();
+        self.efforts.submit(&choices)
+    }
+
+    /// Tokens per millisecond of steps of this kind, before any was seen.
+    fn expected_rate(&self, effort: Effort, plan: &DraftPlan) -> f64 {
+        let limit = if effort == Effort::Plain { 1 } else { plan.nodes() };
+        self.controller.best(situation(0, effort == Effort::Heads), limit, self.draft_ms(effort)).1
+    }
+
+    /// What a draft takes besides what every step does.
+    fn draft_ms(&self, effort: Effort) -> f64 {
+        if effort == Effort::Heads { self.costs().heads_ms() } else { 0.0 }
     }
 
     /// Whether a step of so many rows should wait for the record under way, where records come back fast. Several rows are worth it only
@@ -205,8 +236,10 @@ impl DraftControl {
         match &plan.shape {
             _ if plan.nodes() == 1 => 1,
             Shape::Fixed(tree) => tree.len(),
-            Shape::Grown if !track.has_draft => 1,
-            Shape::Grown => self.controller.choose(situation(track.match_length), plan.nodes()),
+            Shape::Grown => match track.has {
+                None | Some(Effort::Plain) => 1,
+                Some(effort) => self.controller.best(track.situation(), plan.nodes(), self.draft_ms(effort)).0,
+            },
         }
     }
 
@@ -220,7 +253,7 @@ impl DraftControl {
     ) -> Option<Calibration> {
         let match_length = std::mem::replace(&mut track.match_length, record.match_length);
         stats.record(record);
-        if plan.nodes() == 1 || record.tokens.is_empty() || !track.had_draft {
+        if plan.nodes() == 1 || record.tokens.is_empty() || matches!(track.had, None | Some(Effort::Plain)) {
             return None;
         }
         for (depth, emitted) in record.tokens.iter().enumerate() {

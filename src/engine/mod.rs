@@ -6,8 +6,8 @@
 
 mod costs;
 mod drafting;
+mod effort;
 mod pacing;
-mod pause;
 mod session;
 mod stats;
 mod stop;
@@ -34,6 +34,9 @@ pub const MAX_STEPS_IN_FLIGHT: usize = 32;
 
 /// Tokens of a prompt that are computed before the caller can stop it.
 const PREFILL_TOKENS: usize = 256;
+
+/// Share of a pass that draft heads take, where nothing tells it.
+const USUAL_HEADS_SHARE: f64 = 0.15;
 
 /// Milliseconds from some fixed moment.
 pub type Clock = fn() -> f64;
@@ -185,14 +188,23 @@ impl<B: Backend> Engine<B> {
     pub async fn measure_costs(&mut self) -> Result<()> {
         self.forget();
         let measured = costs::measure(&mut self.backend, self.clock).await?;
-        self.set_measured(measured);
-        Ok(())
+        self.set_measured(measured).await
     }
 
     /// Takes what an earlier [`measure_costs`](Self::measure_costs) found on the same device, as [`measured`](Self::measured) gave it.
-    pub fn set_measured(&mut self, measured: Vec<(usize, f64)>) {
-        self.set_costs(self.backend.usual_costs().measured(&measured));
+    /// What draft heads take is measured, since there may be others now.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    pub async fn set_measured(&mut self, measured: Vec<(usize, f64)>) -> Result<()> {
+        let costs = self.backend.usual_costs().measured(&measured);
+        let heads_ms = match self.backend.heads() {
+            Some(_) => self.backend.time_heads().await?.unwrap_or(USUAL_HEADS_SHARE * costs.ms()[0]),
+            None => 0.0,
+        };
+        self.set_costs(costs.with_heads(heads_ms));
         self.measured = measured;
+        Ok(())
     }
 
     /// Milliseconds of passes as measured, by their number of rows.
@@ -331,9 +343,9 @@ impl<B: Backend> Engine<B> {
             if may_wait && self.control.waits(rows, &session.setup.draft) {
                 break;
             }
-            let drafts = self.control.drafts(&session.setup.draft);
-            self.backend.submit_step(rows, drafts).await?;
-            session.track.submit(rows, drafts, (self.clock)());
+            let effort = self.control.effort(&session.setup.draft);
+            self.backend.submit_step(rows, effort.of(session.setup.draft.sources)).await?;
+            session.track.submit(rows, effort, (self.clock)());
         }
         let record = self.backend.next_record().await?;
         let now_ms = (self.clock)();

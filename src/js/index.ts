@@ -1,6 +1,7 @@
 /**
  * draftree: small language models in the browser, on WebGPU.
  */
+export type { ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, ChatMessage, CompletionUsage, Completions } from './completions.js';
 export { modelCache } from './model_cache.js';
 export { DraftreeError, errorCodes } from './errors.js';
 export type { ErrorCode } from './errors.js';
@@ -22,3 +23,4 @@ export type {
   TokenSource,
   Usage,
 } from './results.js';
+export type { PromptOptions, Session, SessionOptions } from './session.js';

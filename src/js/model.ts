@@ -2,6 +2,7 @@
  * `load` and the {@link Model} it gives: options are checked, a host is started, and every method is a message to it.
  */
 import { Channel, localPort, workerPort } from './channel.js';
+import { Completions } from './completions.js';
 import { asyncDispose, dispose } from './disposal.js';
 import { DraftreeError, abortedError, asDraftreeError } from './errors.js';
 import { Generation } from './generation.js';
@@ -9,6 +10,8 @@ import { checkGenerateOptions, checkLoadOptions, checkMessages, checkPrompt } fr
 import type { GenerateOptions, LoadOptions, Message, ModelSource, Prompt } from './options.js';
 import type { GenerateRequest, LoadRequest } from './protocol.js';
 import type { ModelInfo } from './results.js';
+import { Session } from './session.js';
+import type { SessionOptions } from './session.js';
 import { absoluteUrl, describeHeads, describeSource } from './source.js';
 
 /** How long a host may take to let go of its GPU memory before its worker is terminated all the same, in milliseconds. */
@@ -63,6 +66,8 @@ export async function load(source: ModelSource, options: LoadOptions = {}): Prom
 export class Model {
   /** What is known of the model. */
   readonly info: ModelInfo;
+  /** The shape of OpenAI's API: `model.chat.completions.create({ messages, stream: true })`. */
+  readonly chat: { readonly completions: Completions } = { completions: new Completions(this) };
   readonly #channel: Channel;
   /** Options of `generate` that were given to `load`. */
   readonly #defaults: GenerateOptions;
@@ -101,6 +106,11 @@ export class Model {
       generation.fail(asDraftreeError(error, 'starting a generation'));
     }
     return generation;
+  }
+
+  /** A conversation that remembers itself, in the shape of the browsers' Prompt API. */
+  session(options: SessionOptions = {}): Promise<Session> {
+    return Session.begin(this, options);
   }
 
   /** The tokens of a text. Special tokens written in it count as such. `addBos` defaults to what the model wants. */

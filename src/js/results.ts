@@ -169,6 +169,8 @@ export interface HeadsInfo {
   draftVocabulary: number;
   /** Rank of the correction by the previous token; 0 where there is none. */
   rank: number;
+  /** Milliseconds that one draft takes here, as measured when the model loaded. */
+  draftMs: number;
   /** Why they may guess badly: they say they were made for another model. */
   warning?: string;
 }

@@ -13,16 +13,20 @@
 use super::costs::{PassCosts, SIZES};
 use super::ngram;
 
-/// Situations that are told apart: no n-gram match, and one for each class of match lengths.
-const SITUATIONS: usize = ngram::CLASSES + 1;
+/// Situations by the n-gram match: none, and one for each class of match lengths.
+const MATCHES: usize = ngram::CLASSES + 1;
+/// Situations that are told apart: each of these without draft heads and with them.
+const SITUATIONS: usize = 2 * MATCHES;
 /// Weight of the newest observation of f, and of g.
 const LEARNING: [f64; 2] = [0.06, 0.15];
 /// How far g moves towards hope with every step that does not see it.
 const FORGETTING: f64 = 0.002;
 /// A larger pass must promise this much more than a plain one.
 const MARGIN: f64 = 1.03;
-/// The prior of f, by situation.
-const FIRST_PRIOR: [f64; SITUATIONS] = [0.1, 0.1, 0.25, 0.4, 0.6, 0.75, 0.85];
+/// The prior of f, by the n-gram match.
+const FIRST_PRIOR: [f64; MATCHES] = [0.1, 0.1, 0.25, 0.4, 0.6, 0.75, 0.85];
+/// And no less than this with draft heads.
+const HEADS_PRIOR: f64 = 0.4;
 
 /// What one step showed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,9 +51,15 @@ pub struct Controller {
     further: [[f64; SIZES.len()]; SITUATIONS],
 }
 
-/// The situation after a step whose draft has an n-gram match of this length.
-pub const fn situation(match_length: usize) -> usize {
-    if match_length == 0 { 0 } else { 1 + ngram::class(match_length) }
+/// The situation where a draft has an n-gram match of this length, and perhaps nodes of draft heads.
+pub const fn situation(match_length: usize, heads: bool) -> usize {
+    let matched = if match_length == 0 { 0 } else { 1 + ngram::class(match_length) };
+    if heads { MATCHES + matched } else { matched }
+}
+
+fn first_prior(situation: usize) -> f64 {
+    let prior = FIRST_PRIOR[situation % MATCHES];
+    if situation < MATCHES { prior } else { prior.max(HEADS_PRIOR) }
 }
 
 impl Controller {
@@ -57,7 +67,7 @@ impl Controller {
     pub fn new(costs: PassCosts) -> Self {
         Self {
             costs,
-            first: FIRST_PRIOR.map(|prior| [prior; SIZES.len()]),
+            first: std::array::from_fn(|situation| [first_prior(situation); SIZES.len()]),
             further: std::array::from_fn(|situation| std::array::from_fn(|size| hope(situation, size))),
         }
     }
@@ -72,20 +82,21 @@ impl Controller {
         1.0 + self.first[situation][size] * (1.0 + self.further[situation][size])
     }
 
-    /// Rows for the next pass: at most `limit`.
-    pub fn choose(&self, situation: usize, limit: usize) -> usize {
-        let plain = 1.0 / self.costs.step_ms(0);
-        let mut best = (plain * MARGIN, 1);
+    /// Rows for the next pass, at most `limit`, and the tokens per millisecond to expect of such steps, of which each takes `draft_ms` more
+    /// than its pass.
+    pub fn best(&self, situation: usize, limit: usize, draft_ms: f64) -> (usize, f64) {
+        let plain = 1.0 / (self.costs.step_ms(0) + draft_ms);
+        let mut best = (1, plain);
         for size in 1..SIZES.len() {
             if SIZES[size - 1] >= limit {
                 break;
             }
-            let rate = self.expected_tokens(situation, size) / self.costs.step_ms(size);
-            if rate > best.0 {
-                best = (rate, SIZES[size].min(limit));
+            let rate = self.expected_tokens(situation, size) / (self.costs.step_ms(size) + draft_ms);
+            if rate > best.1.max(plain * MARGIN) {
+                best = (SIZES[size].min(limit), rate);
             }
         }
-        best.1
+        best
     }
 
     /// The costs, to be followed.
@@ -135,8 +146,8 @@ fn learn(estimate: &mut f64, seen: f64, weight: f64) {
 
 /// Further tokens to hope for: a chain of as many nodes as the pass has room for, each as likely as the first.
 fn hope(situation: usize, size: usize) -> f64 {
-    let p = FIRST_PRIOR[situation].max(0.3);
-    let depth = if situation == 0 { size } else { SIZES[size].saturating_sub(2) };
+    let p = first_prior(situation).max(0.3);
+    let depth = if situation.is_multiple_of(MATCHES) { size } else { SIZES[size].saturating_sub(2) };
     (1..=depth).map(|d| p.powi(d as i32)).sum()
 }
 
@@ -157,7 +168,7 @@ mod tests {
     ) -> f64 {
         let (mut tokens, mut ms) = (0, 0.0);
         for _ in 0..steps {
-            let rows = controller.choose(situation, 16);
+            let rows = controller.best(situation, 16, 0.0).0;
             let size = SIZES.iter().position(|&size| size == rows).unwrap();
             let right = accepted(15);
             let visited: Vec<usize> = (1..rows.min(right + 1)).collect();
@@ -173,8 +184,8 @@ mod tests {
     fn what_is_always_right_is_verified_in_long_runs() {
         let mut controller = Controller::new(costs());
         assert!(run(&mut controller, 6, 100, |most| most) > 3.0);
-        assert!(controller.choose(6, 16) >= 8);
-        assert!(controller.choose(6, 4) <= 4, "no more rows than there may be");
+        assert!(controller.best(6, 16, 0.0).0 >= 8);
+        assert!(controller.best(6, 4, 0.0).0 <= 4, "no more rows than there may be");
     }
 
     #[test]
@@ -182,7 +193,7 @@ mod tests {
         for situation in 0..SITUATIONS {
             let mut controller = Controller::new(costs());
             run(&mut controller, situation, 30, |_| 0);
-            assert_eq!(controller.choose(situation, 64), 1);
+            assert_eq!(controller.best(situation, 64, 0.0).0, 1);
             let speed = run(&mut controller, situation, 1000, |_| 0);
             assert!(speed > 0.995, "situation {situation}: {speed} of plain decoding");
         }
@@ -192,18 +203,18 @@ mod tests {
     fn a_text_that_changes_is_followed() {
         let mut controller = Controller::new(costs());
         run(&mut controller, 3, 200, |_| 0);
-        assert_eq!(controller.choose(3, 16), 1);
+        assert_eq!(controller.best(3, 16, 0.0).0, 1);
         run(&mut controller, 3, 100, |most| most);
-        assert!(controller.choose(3, 16) >= 4, "plain passes show that drafts have become right");
+        assert!(controller.best(3, 16, 0.0).0 >= 4, "plain passes show that drafts have become right");
     }
 
     #[test]
     fn a_text_that_ends_says_nothing_of_its_drafts() {
         let mut controller = Controller::new(costs());
-        let before = controller.choose(5, 16);
+        let before = controller.best(5, 16, 0.0).0;
         for _ in 0..100 {
             controller.observe(&Observation { situation: 5, path: &[], missed: None, ended: true });
         }
-        assert_eq!(controller.choose(5, 16), before);
+        assert_eq!(controller.best(5, 16, 0.0).0, before);
     }
 }

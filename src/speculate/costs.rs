@@ -23,18 +23,20 @@ pub struct PassCosts {
     ms: [f64; SIZES.len()],
     /// What a step takes besides, whatever its size.
     step_ms: f64,
+    /// What draft heads take for one draft.
+    heads_ms: f64,
     fixed: bool,
 }
 
 impl PassCosts {
     /// Costs to start from; only their ratios matter.
     pub const fn new(ms: [f64; SIZES.len()]) -> Self {
-        Self { ms, step_ms: 0.0, fixed: false }
+        Self { ms, step_ms: 0.0, heads_ms: 0.0, fixed: false }
     }
 
     /// Costs that stay as they are, so that sizes are chosen alike in every run.
     pub const fn fixed(ms: [f64; SIZES.len()]) -> Self {
-        Self { ms, step_ms: 0.0, fixed: true }
+        Self { ms, step_ms: 0.0, heads_ms: 0.0, fixed: true }
     }
 
     /// Whether they stay as they are.
@@ -50,6 +52,17 @@ impl PassCosts {
     /// Milliseconds of a step of `SIZES[size]` rows.
     pub fn step_ms(&self, size: usize) -> f64 {
         self.ms[size] + self.step_ms
+    }
+
+    /// Milliseconds that draft heads take for one draft.
+    pub const fn heads_ms(&self) -> f64 {
+        self.heads_ms
+    }
+
+    /// The same with draft heads that take so long.
+    #[must_use]
+    pub fn with_heads(self, heads_ms: f64) -> Self {
+        Self { heads_ms, ..self }
     }
 
     /// Takes measurements `(rows, ms)`, ascending; sizes between and beyond are corrected as their neighbours are.
@@ -81,6 +94,7 @@ impl PassCosts {
         for ms in &mut self.ms {
             *ms *= change;
         }
+        self.heads_ms *= change;
         // One row is what the others are measured by.
         if index > 0 {
             self.ms[index] *= change;

@@ -70,6 +70,12 @@ impl Sources {
         Self(self.0 | source.bit())
     }
 
+    /// The set with one less.
+    #[must_use]
+    pub const fn without(self, source: Source) -> Self {
+        Self(self.0 & !source.bit())
+    }
+
     /// Whether a drafter is among them.
     pub const fn contains(self, source: Source) -> bool {
         self.0 & source.bit() != 0

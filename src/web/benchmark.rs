@@ -34,6 +34,9 @@ pub struct BenchmarkReport {
     passes: Vec<PassTime>,
     /// Of one pass of each number of rows; `null` where the device has no clock.
     kernels: Option<Vec<KernelTime>>,
+    /// Of one draft of the draft heads, where there are some and the device has a clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head_kernels: Option<Vec<KernelTime>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,6 +84,7 @@ pub async fn run(backend: &mut GpuBackend, options: &BenchmarkOptions, clock: Cl
         context: options.context,
         passes: times.into_iter().map(|(rows, times)| PassTime { rows, ms: median(times) }).collect(),
         kernels,
+        head_kernels: backend.head_times().await?,
     })
 }
 

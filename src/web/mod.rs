@@ -334,8 +334,11 @@ async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Op
     }
     let mut engine = Engine::new(backend, text, clock::now_ms);
     match options.known_costs.and_then(|known| known.measured(&info.adapter.description)) {
-        Some(measured) => engine.set_measured(measured),
+        Some(measured) => engine.set_measured(measured).await?,
         None => engine.measure_costs().await?,
+    }
+    if let Some(heads) = &mut info.heads {
+        heads.draft_ms = engine.costs().heads_ms();
     }
     info.drafters = engine.drafters().iter().map(Source::name).collect();
     info.pass_ms = engine.measured().iter().map(|&(rows, ms)| (rows.to_string(), ms)).collect();

@@ -417,6 +417,8 @@ pub struct HeadsInfo {
     layers: usize,
     draft_vocabulary: usize,
     rank: usize,
+    /// As measured when the model loaded.
+    pub draft_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
@@ -429,6 +431,7 @@ impl From<&DraftHeads> for HeadsInfo {
             layers: heads.layers,
             draft_vocabulary: heads.draft_vocab,
             rank: heads.rank,
+            draft_ms: 0.0,
             warning: heads.warning.clone(),
         }
     }

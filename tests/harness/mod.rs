@@ -174,7 +174,7 @@ pub fn decode<B: Backend>(backend: &mut B, start: usize, root: u32, setup: &Gene
     let (mut tokens, mut in_flight) = (Vec::new(), 0);
     while tokens.len() < setup.max_tokens as usize {
         while in_flight < depth {
-            block_on(backend.submit_step(1, true)).expect("the device works");
+            block_on(backend.submit_step(1, setup.draft.sources)).expect("the device works");
             in_flight += 1;
         }
         let record = block_on(backend.next_record()).expect("the device works");

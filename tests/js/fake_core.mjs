@@ -16,6 +16,8 @@ export const core = {
   steps: 0,
   /** Models and generations not freed. */
   alive: 0,
+  /** Options of the last generation. @type {Record<string, unknown>} */
+  options: {},
   async default() {},
   Model: class Model {
     /** @type {Generation | undefined} */
@@ -31,7 +33,7 @@ export const core = {
       return new Model();
     }
     info() {
-      return { name: 'echo', version: '0', adapter: { description: 'none' }, drafters: ['ngram'], passMs: { 1: 1, 4: 2 } };
+      return { name: 'echo', version: '0', contextLength: 200, adapter: { description: 'none' }, drafters: ['ngram'], passMs: { 1: 1, 4: 2 } };
     }
     /** @param {string} text */
     tokenize(text) {
@@ -51,7 +53,9 @@ export const core = {
       if (this.#isFree) throw new Error('used after free');
       await sleep(core.prefill);
       if (prompt === '') throw Object.assign(new Error('nothing to continue'), { name: 'DraftreeError', code: 'empty_prompt' });
-      this.#running = new Generation(prompt ?? messages.at(-1).content, options);
+      core.options = options;
+      const promptTokens = (prompt ?? this.applyChatTemplate(messages, true)).length;
+      this.#running = new Generation(prompt ?? messages.at(-1).content, options, promptTokens);
       return this.#running;
     }
     async benchmark() {
@@ -67,8 +71,9 @@ export const core = {
 };
 
 class Generation {
-  /** @param {string} prompt @param {{ maxTokens?: number }} options */
-  constructor(prompt, { maxTokens = 256 }) {
+  /** @param {string} prompt @param {{ maxTokens?: number }} options @param {number} promptTokens */
+  constructor(prompt, { maxTokens = 256 }, promptTokens) {
+    this.promptTokens = promptTokens;
     this.words = prompt.split(' ').slice(0, maxTokens).map((word) => `${word} `);
     this.text = '';
     this.count = 0;
@@ -92,7 +97,15 @@ class Generation {
   result() {
     if (this.isFree || this.isBusy) throw new Error('result too early or too late');
     const tokens = Array.from({ length: this.count }, (_, index) => index);
-    return { text: this.text, tokens, finishReason: this.isAborted ? 'aborted' : 'stop' };
+    const { promptTokens, text, count } = this;
+    return {
+      text,
+      tokens,
+      finishReason: this.isAborted ? 'aborted' : 'stop',
+      usage: { promptTokens, completionTokens: count, totalTokens: promptTokens + text.length, reusedPromptTokens: 1 },
+      // Every second word by a drafter, in passes of four rows.
+      stats: { draft: { tokensBySource: { plain: Math.ceil(count / 2), ngram: Math.floor(count / 2) }, rowsPerStep: [[4, Math.ceil(count / 2)]] } },
+    };
   }
   abort() {
     if (this.isFree || this.isBusy) throw new Error('aborted after free or while busy');

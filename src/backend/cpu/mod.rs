@@ -24,7 +24,7 @@ use crate::speculate::lenient::{self, Judgement};
 use crate::speculate::recycling::Successors;
 use crate::speculate::rejection::{self, Child};
 use crate::speculate::tree::Tree;
-use crate::speculate::{Calibration, Source};
+use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
 /// Weights as they stream in: packed as for the GPU, so that the packing is part of what is checked.
 #[derive(Debug, Default)]
@@ -88,6 +88,8 @@ struct Running {
     /// What heads proposed for it.
     heads: HeadCandidates,
     calibration: Calibration,
+    /// Who drafts in the step that runs.
+    drafters: Sources,
     emitted: u32,
     finish: Option<FinishReason>,
     records: VecDeque<StepRecord>,
@@ -289,11 +291,11 @@ impl CpuBackend {
     }
 
     /// One step of a generation that has not finished.
-    fn step(&mut self, running: &mut Running, rows: usize, drafts: bool) -> Result<()> {
+    fn step(&mut self, running: &mut Running, rows: usize) -> Result<()> {
         let start = self.cache[0].len();
         let tree = running.drafted.tree.first(rows);
         let (mut residuals, kv_rows) = self.forward(start, &tree);
-        let drafts = drafts && running.setup.draft.nodes() > 1;
+        let drafts = !running.drafters.is_empty() && running.setup.draft.nodes() > 1;
         let (mut rows_logits, mut chosen) = (Vec::new(), Vec::new());
         for (node, residual) in residuals.iter().enumerate() {
             let sampling = &running.setup.sampling;
@@ -329,7 +331,7 @@ impl CpuBackend {
     fn head_candidates(&self, running: &Running, residual: &[f32]) -> Result<HeadCandidates> {
         let setup = &running.setup;
         match (&self.heads, running.text.last()) {
-            (Some(heads), Some(&root)) if setup.draft.sources.contains(Source::Heads) => {
+            (Some(heads), Some(&root)) if running.drafters.contains(Source::Heads) => {
                 let scene = DraftScene {
                     sampling: &setup.sampling,
                     context_length: running.text.len() - 1,
@@ -355,7 +357,7 @@ impl CpuBackend {
             calibration: &running.calibration,
             max_depth: ((setup.max_tokens - running.emitted) as usize).min(room) - 1,
         };
-        grow(&setup.draft, material)
+        grow(&DraftPlan { sources: running.drafters, ..setup.draft.clone() }, material)
     }
 }
 
@@ -414,6 +416,7 @@ impl Backend for CpuBackend {
             drafted: Drafted::root(root)?,
             heads: HeadCandidates::default(),
             calibration: Calibration::default(),
+            drafters: setup.draft.sources,
             emitted: 0,
             finish: None,
             records: VecDeque::new(),
@@ -422,7 +425,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    async fn submit_step(&mut self, rows: usize, drafts: bool) -> Result<()> {
+    async fn submit_step(&mut self, rows: usize, drafters: Sources) -> Result<()> {
         let mut running = self
             .running
             .take()
@@ -433,7 +436,8 @@ impl Backend for CpuBackend {
             running.records.push_back(StepRecord::default());
             Ok(())
         } else {
-            self.step(&mut running, rows, drafts)
+            running.drafters = drafters;
+            self.step(&mut running, rows)
         };
         self.running = Some(running);
         result
@@ -470,6 +474,10 @@ impl Backend for CpuBackend {
     }
 
     async fn time_passes(&mut self, _: &[usize], _: usize) -> Result<Option<Vec<f64>>> {
+        Ok(None)
+    }
+
+    async fn time_heads(&mut self) -> Result<Option<f64>> {
         Ok(None)
     }
 

@@ -11,12 +11,14 @@ use crate::model::ModelConfig;
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::recycling::SUCCESSORS;
 use crate::speculate::shape::Shape;
-use crate::speculate::{Calibration, DraftPlan, Source};
+use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
 /// Layers that one launch of commit.wgsl serves: eight storage buffers less the state.
 const COMMIT_LAYERS: usize = 7;
 /// Bytes of `Successor` in shaders/lib/successors.wgsl.
 const SUCCESSOR_BYTES: usize = 8;
+/// Where `Drafting` says who drafts.
+const SOURCES_OFFSET: u64 = std::mem::offset_of!(DraftingShape, sources) as u64;
 /// Bytes of one listed node of a fixed tree.
 const LISTED_BYTES: usize = 8;
 
@@ -64,7 +66,7 @@ impl DraftBuffers {
     pub fn begin(&self, gpu: &Gpu, start: usize, root: u32, setup: &GenerationSetup, calibration: &Calibration) {
         let text: Vec<u32> = setup.prompt.iter().take(start).chain([&root]).copied().collect();
         gpu.queue.write_buffer(&self.text, 0, bytemuck::cast_slice(&text));
-        self.write_shape(gpu, setup, calibration);
+        self.write_shape(gpu, setup, setup.draft.sources, calibration);
         if let Shape::Fixed(tree) = &setup.draft.shape {
             let words: Vec<[u32; 2]> = [[0; 2]]
                 .into_iter()
@@ -75,9 +77,14 @@ impl DraftBuffers {
     }
 
     /// Writes how drafts are made.
-    pub fn write_shape(&self, gpu: &Gpu, setup: &GenerationSetup, calibration: &Calibration) {
-        let shape = DraftingShape::new(&setup.draft, setup.rule(), calibration, self.head_slots);
+    pub fn write_shape(&self, gpu: &Gpu, setup: &GenerationSetup, drafters: Sources, calibration: &Calibration) {
+        let shape = DraftingShape::new(&setup.draft, drafters, setup.rule(), calibration, self.head_slots);
         gpu.queue.write_buffer(&self.shape, 0, bytemuck::bytes_of(&shape));
+    }
+
+    /// Writes who drafts.
+    pub fn write_drafters(&self, gpu: &Gpu, drafters: Sources) {
+        gpu.queue.write_buffer(&self.shape, SOURCES_OFFSET, bytemuck::bytes_of(&drafters.bits()));
     }
 }
 
@@ -141,20 +148,20 @@ impl DraftLaunches {
     pub fn launches(
         &self,
         plan: &DraftPlan,
-        drafts: bool,
+        drafters: Sources,
         rule: AcceptRule,
         rows: usize,
     ) -> impl Iterator<Item = &Launch> {
-        let has = |source| plan.nodes() > 1 && plan.sources.contains(source);
+        let drafting = plan.nodes() > 1;
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
-        let heads = if drafts && has(Source::Heads) { &self.heads[..] } else { &[] };
-        has(Source::Recycling)
+        let heads = if drafting && drafters.contains(Source::Heads) { &self.heads[..] } else { &[] };
+        (drafting && plan.sources.contains(Source::Recycling))
             .then_some(&self.recycle)
             .into_iter()
             .chain(self.rules.launches(rule, rows))
             .chain([&self.accept])
             .chain(commits)
             .chain(heads)
-            .chain((drafts && plan.nodes() > 1).then_some(&self.draft))
+            .chain((drafting && !drafters.is_empty()).then_some(&self.draft))
     }
 }

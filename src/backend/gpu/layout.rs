@@ -208,11 +208,17 @@ pub struct DraftingShape {
 }
 
 impl DraftingShape {
-    /// How a generation drafts, with these slots of head candidates.
-    pub fn new(plan: &DraftPlan, rule: AcceptRule, calibration: &Calibration, heads: HeadSlots) -> Self {
+    /// How a generation drafts, for now with these drafters and slots of head candidates.
+    pub fn new(
+        plan: &DraftPlan,
+        drafters: Sources,
+        rule: AcceptRule,
+        calibration: &Calibration,
+        heads: HeadSlots,
+    ) -> Self {
         let mut shape = Self {
             rejects: u32::from(rule == AcceptRule::Rejection),
-            sources: plan.sources.bits(),
+            sources: drafters.bits(),
             max_nodes: plan.nodes() as u32,
             listed_nodes: match &plan.shape {
                 Shape::Grown => 0,

@@ -37,10 +37,10 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
 use crate::model::heads::DraftHeads;
 use crate::sampling::SamplingParams;
-use crate::speculate::Calibration;
 use crate::speculate::costs::PassCosts;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
+use crate::speculate::{Calibration, Sources};
 
 /// Steps in flight at most: a record must be copied before the ring comes round to it.
 pub const MAX_STEPS_IN_FLIGHT: usize = RECORD_SLOTS;
@@ -82,6 +82,8 @@ struct Decode {
     in_flight: VecDeque<InFlight>,
     /// Rows that the state allows a pass.
     row_limit: usize,
+    /// Who drafts, as the device was last told.
+    drafters: Sources,
     counters: PassCounters,
 }
 
@@ -327,12 +329,13 @@ impl Backend for GpuBackend {
             context_length: start,
             steps: self.decode.steps,
             row_limit: 1,
+            drafters: setup.draft.sources,
             ..Default::default()
         };
         Ok(())
     }
 
-    async fn submit_step(&mut self, rows: usize, drafts: bool) -> Result<()> {
+    async fn submit_step(&mut self, rows: usize, drafters: Sources) -> Result<()> {
         assert!(self.decode.in_flight.len() < MAX_STEPS_IN_FLIGHT, "the record ring has room for every step in flight");
         // Past the context's end the device has finished; such a step writes nothing and needs no room.
         let bound = self.decode.context_bound().min(self.context_limit);
@@ -344,8 +347,11 @@ impl Backend for GpuBackend {
         if rows != self.decode.row_limit {
             self.gpu.queue.write_buffer(&self.buffers.state, ROW_LIMIT_OFFSET, bytemuck::bytes_of(&(rows as u32)));
         }
+        if drafters != self.decode.drafters {
+            self.buffers.draft.write_drafters(&self.gpu, drafters);
+        }
         let purpose =
-            Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, drafts, rule: setup.rule(), rows };
+            Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, drafters, rule: setup.rule(), rows };
         let size = PassSize {
             noisy: setup.sampling.temperature > 0.0,
             listed: matches!(setup.draft.shape, Shape::Fixed(_)),
@@ -360,6 +366,7 @@ impl Backend for GpuBackend {
         self.decode.in_flight.push_back(InFlight { step, rows, readback: copy.read() });
         self.decode.steps += 1;
         self.decode.row_limit = rows;
+        self.decode.drafters = drafters;
         let counters = &mut self.decode.counters;
         counters.passes += 1;
         counters.submits += 1;
@@ -369,7 +376,7 @@ impl Backend for GpuBackend {
 
     fn calibrate(&mut self, calibration: &Calibration) {
         if let Some(setup) = &self.decode.setup {
-            self.buffers.draft.write_shape(&self.gpu, setup, calibration);
+            self.buffers.draft.write_shape(&self.gpu, setup, self.decode.drafters, calibration);
         }
     }
 
@@ -429,6 +436,21 @@ impl Backend for GpuBackend {
         let before = times.iter().map(|&(_, ended)| ended);
         let starts = times.iter().map(|&(began, _)| began).take(1).chain(before);
         Ok(Some(starts.zip(&times).map(|(start, &(_, ended))| (ended - start).max(0.0)).collect()))
+    }
+
+    async fn time_heads(&mut self) -> Result<Option<f64>> {
+        const ROUNDS: usize = 3;
+        let Some(clock) = self.heads.is_some().then(|| DeviceClock::new(&self.gpu, ROUNDS)).flatten() else {
+            return Ok(None);
+        };
+        for round in 0..ROUNDS {
+            self.prepare_pass(1, 1).await?;
+            let encoder = self.encode_timed(Purpose::Heads, PassSize::fitted(1, 1), Some(clock.writes(round)))?;
+            self.gpu.queue.submit([encoder.finish()]);
+        }
+        let times = clock.read().await?;
+        // The first round may wait for the device, and others be disturbed.
+        Ok(times.iter().map(|(began, ended)| ended - began).reduce(f64::min))
     }
 
     async fn settle(&mut self) -> Result<()> {

@@ -17,8 +17,8 @@ use crate::model::ModelConfig;
 use crate::model::packing::{PackedFormat, STEP_VALUES};
 use crate::model::weights::{Matrix, Vector};
 use crate::sampling::SamplingParams;
-use crate::speculate::DraftPlan;
 use crate::speculate::accept::AcceptRule;
+use crate::speculate::{DraftPlan, Sources};
 
 /// Buffers of a fixed size that kernels share.
 #[derive(Debug)]
@@ -275,14 +275,16 @@ pub enum Purpose<'a> {
     Prefill,
     /// Logits, for whoever looks at them.
     Evaluate,
+    /// What draft heads do for one draft, alone.
+    Heads,
     /// A decode step of these rows.
     Decode {
         /// How the generation chooses.
         sampling: &'a SamplingParams,
         /// How the generation drafts.
         draft: &'a DraftPlan,
-        /// Whether this step does.
-        drafts: bool,
+        /// Who of that does in this step.
+        drafters: Sources,
         /// Which drafted tokens pass.
         rule: AcceptRule,
         /// Rows of the pass.
@@ -346,16 +348,19 @@ impl Plan {
 
     /// The launches of one pass of this size, in order.
     pub fn launches(&self, purpose: Purpose<'_>, size: PassSize) -> Vec<&Launch> {
+        if purpose == Purpose::Heads {
+            return self.draft.heads().iter().collect();
+        }
         let mut launches: Vec<&Launch> = self.body.iter().collect();
         if purpose != Purpose::Prefill {
             launches.extend(&self.tail);
             launches.extend(&self.head);
         }
-        if let Purpose::Decode { sampling, draft, drafts, rule, rows } = purpose {
+        if let Purpose::Decode { sampling, draft, drafters, rule, rows } = purpose {
             launches.extend(sampling.processes().then_some(&self.process));
             launches.extend(sampling.filters().then_some(&self.threshold));
             launches.push(&self.sample);
-            launches.extend(self.draft.launches(draft, drafts, rule, rows));
+            launches.extend(self.draft.launches(draft, drafters, rule, rows));
         }
         launches.retain(|launch| launch.applies(size));
         launches

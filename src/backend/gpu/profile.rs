@@ -88,9 +88,21 @@ impl GpuBackend {
     /// # Errors
     /// As [`run_passes`](Self::run_passes).
     pub async fn kernel_times(&mut self, rows: usize, context: usize) -> Result<Option<Vec<KernelTime>>> {
+        self.times(Purpose::Evaluate, rows, context).await
+    }
+
+    /// Time of every kernel in one draft of the draft heads; `None` where there are no heads or no clock.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `DeviceLost`.
+    pub async fn head_times(&mut self) -> Result<Option<Vec<KernelTime>>> {
+        if self.heads.is_none() { Ok(None) } else { self.times(Purpose::Heads, 1, 1).await }
+    }
+
+    async fn times(&mut self, purpose: Purpose<'_>, rows: usize, context: usize) -> Result<Option<Vec<KernelTime>>> {
         self.prepare_pass(rows, context).await?;
         let size = PassSize::fitted(rows, context + rows);
-        let launches = self.plan.launches(Purpose::Evaluate, size);
+        let launches = self.plan.launches(purpose, size);
         let Some(clock) = DeviceClock::new(&self.gpu, launches.len()) else { return Ok(None) };
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         for (i, launch) in launches.iter().enumerate() {

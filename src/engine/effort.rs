@@ -1,0 +1,170 @@
+//! How much a step spends on its draft. Heads take a tenth of a pass or a third of it, and where passes last a millisecond or two, whatever
+//! drafts takes its share of a step. So kinds of step are compared by the tokens they bring in a millisecond: the best is kept to, and
+//! each of the others tried now and then.
+
+use crate::speculate::{Source, Sources};
+
+/// Who drafts in a step, of those that a generation has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effort {
+    /// Nobody.
+    Plain,
+    /// Those that only look at the text: n-grams and recycling.
+    Text,
+    /// All, draft heads among them.
+    Heads,
+}
+
+impl Effort {
+    /// The least first.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Text, Self::Heads];
+
+    /// The drafters of this effort, of `sources`.
+    pub fn of(self, sources: Sources) -> Sources {
+        match self {
+            Self::Plain => Sources::NONE,
+            Self::Text => sources.without(Source::Heads),
+            Self::Heads => sources,
+        }
+    }
+
+    /// The most that `sources` can take.
+    pub fn most(sources: Sources) -> Self {
+        match sources {
+            _ if sources.contains(Source::Heads) => Self::Heads,
+            _ if sources.is_empty() => Self::Plain,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// Steps of the first kind before another one is tried.
+const FIRST: u32 = 64;
+/// Steps of a trial of a kind that is thought the worse.
+const TRIAL: u32 = 24;
+/// Steps between two trials, and where the kind that is kept to is better by [`CLEARLY`].
+const BETWEEN: [u32; 2] = [192, 512];
+const CLEARLY: f64 = 1.15;
+/// Steps that make one observation.
+const OBSERVED: u32 = 16;
+/// Weight of the newest observation.
+const LEARNING: f64 = 0.5;
+
+/// Compares kinds of step.
+#[derive(Debug, Clone, Default)]
+pub struct Efforts {
+    now: Option<Effort>,
+    left: u32,
+    /// The kind that was tried last.
+    tried: usize,
+    /// Tokens per millisecond, by effort.
+    rates: [Option<f64>; Effort::ALL.len()],
+    observed: [Observed; Effort::ALL.len()],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Observed {
+    steps: u32,
+    tokens: usize,
+    ms: f64,
+}
+
+impl Efforts {
+    /// A step is submitted. Returns how much its draft may take; each of `choices`, the greatest last, comes with the tokens per
+    /// millisecond that are expected of it as long as nothing is known.
+    pub fn submit(&mut self, choices: &[(Effort, f64)]) -> Effort {
+        let usable = |now: &Effort| choices.iter().any(|(choice, _)| choice == now);
+        let now = match self.now.filter(usable) {
+            Some(now) if self.left > 0 => now,
+            now => self.next(now, choices),
+        };
+        self.now = Some(now);
+        self.left -= 1;
+        now
+    }
+
+    fn next(&mut self, now: Option<Effort>, choices: &[(Effort, f64)]) -> Effort {
+        let known = |&(effort, _): &(Effort, f64)| self.rates[effort as usize];
+        let rate = |choice: &(Effort, f64)| known(choice).unwrap_or(choice.1);
+        let by_rate = |a: &&(Effort, f64), b: &&(Effort, f64)| rate(a).total_cmp(&rate(b));
+        let Some(best) = choices.iter().max_by(by_rate) else { return Effort::Plain };
+        let others: Vec<_> = choices.iter().filter(|choice| choice.0 != best.0).collect();
+        let clearly = others.iter().all(|other| rate(best) > CLEARLY * rate(other));
+        let untried = choices.iter().find(|choice| known(choice).is_none() && CLEARLY * rate(choice) > rate(best));
+        let (effort, steps) = match untried {
+            _ if now.is_none() => (best.0, FIRST),
+            Some(untried) => (untried.0, TRIAL),
+            None if now == Some(best.0) && !others.is_empty() => {
+                self.tried += 1;
+                (others[self.tried % others.len()].0, TRIAL)
+            }
+            None => (best.0, BETWEEN[usize::from(clearly)]),
+        };
+        self.left = steps;
+        effort
+    }
+
+    /// A step of one kind brought so many tokens and took so long.
+    pub fn observe(&mut self, effort: Effort, tokens: usize, ms: f64) {
+        let kind = effort as usize;
+        let observed = &mut self.observed[kind];
+        observed.steps += 1;
+        observed.tokens += tokens;
+        observed.ms += ms;
+        if observed.steps == OBSERVED {
+            let Observed { tokens, ms, .. } = std::mem::take(observed);
+            let rate = tokens as f64 / ms.max(1e-3);
+            self.rates[kind] = Some(self.rates[kind].map_or(rate, |known| known + LEARNING * (rate - known)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [(Effort, f64); 3] = [(Effort::Plain, 1.0), (Effort::Text, 1.01), (Effort::Heads, 1.02)];
+
+    /// The share of steps of each effort, where they have these speeds.
+    fn shares(steps: usize, choices: &[(Effort, f64)], speeds: impl Fn(usize) -> [f64; 3]) -> [f64; 3] {
+        let mut efforts = Efforts::default();
+        let mut counts = [0.0; 3];
+        for step in 0..steps {
+            let effort = efforts.submit(choices);
+            efforts.observe(effort, 1, 1.0 / speeds(step)[effort as usize]);
+            counts[effort as usize] += 1.0 / steps as f64;
+        }
+        counts
+    }
+
+    #[test]
+    fn the_best_kind_is_kept_to() {
+        for best in 0..3 {
+            let speeds = |_| std::array::from_fn(|effort| if effort == best { 1.3 } else { 1.0 });
+            let shares = shares(5000, &ALL, speeds);
+            assert!(shares[best] > 0.9, "{best}: {shares:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_choice_there_is_no_trial() {
+        let shares = shares(1000, &ALL[1..2], |_| [9.0, 1.0, 9.0]);
+        assert_eq!((shares[0], shares[2]), (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_is_expected_decides_the_beginning() {
+        let mut efforts = Efforts::default();
+        assert_eq!(efforts.submit(&[(Effort::Text, 1.0), (Effort::Heads, 0.9)]), Effort::Text);
+        assert_eq!(Efforts::default().submit(&[(Effort::Text, 1.0), (Effort::Heads, 1.1)]), Effort::Heads);
+        // A generation that has no drafters for what was kept to takes what it has.
+        assert_eq!(efforts.submit(&[(Effort::Plain, 1.0)]), Effort::Plain);
+    }
+
+    #[test]
+    fn a_text_that_changes_is_noticed() {
+        let speeds = |step| if step < 1500 { [1.0, 0.8, 0.7] } else { [1.0, 0.8, 1.5] };
+        let (before, after) = (shares(1500, &ALL, speeds), shares(6000, &ALL, speeds));
+        assert!(before[0] > 0.75 && after[2] > 0.65, "{before:?}, {after:?}");
+    }
+}
