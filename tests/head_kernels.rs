@@ -101,6 +101,22 @@ fn every_kind() -> Vec<Heads> {
 }
 
 #[test]
+fn quantised_heads_propose_what_the_reference_does() {
+    let source = synthetic::Model { matrices: TensorType::Q4_1, ..synthetic::Model::WIDE }.source();
+    let mut pair = Pair::new(&source, 12);
+    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
+        let kind = Heads { form, own: true, draft_vocab: Some(203), rank: Some(32), noise: 0.5, ..Heads::default() };
+        for ty in [TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1] {
+            let file = heads::file(&source, kind).quantised(ty);
+            assert!(file.tensors.values().filter(|tensor| tensor.dtype == "U8").count() > 3);
+            give_gpu(&mut pair.gpu, &file.source(), &source);
+            let [found, expected] = pair.candidates(&heads::cpu(&file.source(), &source), &greedy());
+            assert_alike(&found, &expected, &format!("{form:?} as {ty}"));
+        }
+    }
+}
+
+#[test]
 fn candidates_are_those_of_the_reference_for_every_form_of_heads() {
     for model in [
         synthetic::Model::RAGGED,

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use draftree::error::{ErrorCode, Result};
 use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, head_layouts, stream_heads};
 use draftree::model::heads::{HeadVector, model_identity};
+use draftree::model::quantize::{dequantize, quantize};
 use draftree::model::{
     ByteSource, Checkpoint, FileEntry, HeadFile, Matrix, MemorySource, PackedFormat, TensorType, Vector,
 };
@@ -159,6 +160,67 @@ fn values_come_where_they_belong_in_every_float_type() {
         assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Trunk)), values);
         assert!(collected.vectors.is_empty(), "no bias");
     }
+}
+
+#[test]
+fn quantised_matrices_of_our_own_format_come_as_their_values() {
+    let file = compact().with("head.weight", output(-3.0)).with("token_map", Tensor::ids("I32", &[0, 1, 2, 3, 4, 5]));
+    for (ty, format) in [
+        (TensorType::Q8_0, PackedFormat::Q8),
+        (TensorType::Q4_0, PackedFormat::Q4),
+        (TensorType::Q4_1, PackedFormat::Q4),
+    ] {
+        let (opened, fitted, collected) = collect(&file.clone().quantised(ty)).unwrap();
+        assert_eq!((fitted.draft_vocab, fitted.output), (VOCAB, HeadOutput::Shared));
+        assert_eq!(opened.parameters(), (2 * (HIDDEN * HIDDEN + HIDDEN) + VOCAB * HIDDEN) as u64, "values, not bytes");
+        let values: Vec<f32> = (0..VOCAB * HIDDEN).map(|i| -3.0 + i as f32 * 0.125).collect();
+        let mut bytes = vec![0; ty.bytes_for(values.len() as u64).unwrap() as usize];
+        let mut expected = vec![0.0; values.len()];
+        quantize(ty, &values, &mut bytes).unwrap();
+        dequantize(ty, &bytes, &mut expected).unwrap();
+        let output = Matrix::Heads(HeadMatrix::Output(0));
+        assert_eq!((collected.matrices[&output].0.format, collected.unpack(output)), (format, expected));
+        assert_eq!(collected.matrices[&Matrix::Heads(HeadMatrix::Trunk)].0.format, format);
+        let bias = &collected.vectors[&Vector::Heads(HeadVector::TrunkBias)];
+        assert_eq!((bias[0], bias[HIDDEN]), (1.0, 3.0), "vectors stay floats");
+    }
+}
+
+#[test]
+fn quantised_matrices_that_contradict_their_type_are_refused() {
+    use ErrorCode::{ShapeMismatch, UnsupportedModel};
+    let file = || compact().quantised(TensorType::Q8_0);
+    let key = "type.blocks.0.0.weight";
+    check_fault("type", &file().word(key, "Q9_0"), UnsupportedModel, &[key, "Q9_0", "Q8_0", "Q4_1"]);
+    check_fault("a float", &file().word(key, "F16"), UnsupportedModel, &[key, "F16"]);
+    check_fault("other blocks", &file().word(key, "Q4_0"), ShapeMismatch, &["[32, 34]", "18", "Q4_0"]);
+    check_fault("two blocks a row", &file().word(key, "Q5_1"), ShapeMismatch, &["blocks.0.0.weight", "24"]);
+    let floats = file().with("blocks.0.0.weight", block(0.0));
+    check_fault("floats", &floats, ShapeMismatch, &["F32", "Q8_0"]);
+    let mut untold = file();
+    untold.metadata.remove(key);
+    check_fault("no type", &untold, UnsupportedModel, &["blocks.0.0.weight", "U8", key]);
+    let bias = Tensor::quantised(TensorType::Q8_0, &[1, HIDDEN], &[0.5; HIDDEN]);
+    let vector = file().with("blocks.0.0.bias", bias).word("type.blocks.0.0.bias", "Q8_0");
+    check_fault("a vector", &vector, ShapeMismatch, &["blocks.0.0.bias", "[1, 32]", "[32]"]);
+    let foreign = medusa(1, 1, "").quantised(TensorType::Q8_0);
+    check_fault("another's format", &foreign, UnsupportedModel, &["U8"]);
+}
+
+#[test]
+fn what_calibration_found_is_read_from_our_own_files_only() {
+    let words = |file: File| file.word("trees", "[[0],[0,0],[1]]").word("calibration", "[[0.9,-0.1],[1.25,0]]");
+    let opened = open(&words(compact())).unwrap();
+    assert_eq!(opened.trees, [vec![0], vec![0, 0], vec![1]]);
+    assert_eq!(
+        opened.calibration.iter().map(|it| (it.slope, it.offset)).collect::<Vec<_>>(),
+        [(0.9, -0.1), (1.25, 0.0)]
+    );
+    let foreign = open(&words(medusa(2, 1, ""))).unwrap();
+    assert!(foreign.trees.is_empty() && foreign.calibration.is_empty());
+    check_fault("trees", &compact().word("trees", "0 1 00"), ErrorCode::BadModelFile, &["trees", "0 1 00"]);
+    let three = compact().word("calibration", "[[1,0],[1,0],[1,0]]");
+    check_fault("depths", &three, ErrorCode::BadModelFile, &["calibration", "2 depths"]);
 }
 
 #[test]
@@ -316,7 +378,12 @@ fn a_damaged_header_is_an_error_or_other_heads_but_never_a_panic() {
         .with("correction.weight", numbered(&[2, 2], 0.0));
     let model = tiny_model();
     let source = Folder::tiny("qwen2").source();
-    for file in [subset.word("form", "parallel"), medusa(2, 1, "")] {
+    let quantised = compact()
+        .with("head.weight", output(0.0))
+        .quantised(TensorType::Q4_1)
+        .word("trees", "[[0],[0,1]]")
+        .word("calibration", "[[0.9,-0.1],[1.25,0]]");
+    for file in [subset.word("form", "parallel"), medusa(2, 1, ""), quantised] {
         let bytes = file.bytes();
         let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
         for at in 0..header {

@@ -186,3 +186,139 @@ fn q6_k(b: &[u8], y: &mut [f32]) {
         }
     }
 }
+
+/// Writes `values`, whole blocks, as stored type `ty` to `out`: the way back from [`dequantize`], for F32, F16, Q8_0, Q4_0 and Q4_1.
+///
+/// # Errors
+/// `UnsupportedModel` for another type; `ShapeMismatch` when `out` does not have the bytes of `values.len()` values.
+pub fn quantize(ty: TensorType, values: &[f32], out: &mut [u8]) -> Result<()> {
+    let quantize_block: fn(&[f32], &mut [u8]) = match ty {
+        TensorType::F32 => |x: &[f32], b: &mut [u8]| b.copy_from_slice(&x[0].to_le_bytes()),
+        TensorType::F16 => |x: &[f32], b: &mut [u8]| b.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes()),
+        TensorType::Q8_0 => to_q8_0,
+        TensorType::Q4_0 => to_q4_0,
+        TensorType::Q4_1 => to_q4_1,
+        _ => {
+            return Err(Error::new(
+                ErrorCode::UnsupportedModel,
+                format!("values cannot be written as {ty}; expected F32, F16, Q8_0, Q4_0 or Q4_1"),
+            ));
+        }
+    };
+    if ty.bytes_for(values.len() as u64) != Some(out.len() as u64) {
+        return Err(Error::new(
+            ErrorCode::ShapeMismatch,
+            format!("quantising to {ty}: {} values are not the blocks of {} bytes", values.len(), out.len()),
+        ));
+    }
+    let (block_values, block_bytes) = ty.block().unwrap_or((1, 1));
+    for (values, block) in values.chunks_exact(block_values).zip(out.chunks_exact_mut(block_bytes)) {
+        quantize_block(values, block);
+    }
+    Ok(())
+}
+
+/// Writes a half-precision scale to the start of a block; gives what it stands for, and the factor that undoes it.
+fn write_scale(scale: f32, block: &mut [u8]) -> f32 {
+    let rounded = f16::from_f32(scale);
+    block[..2].copy_from_slice(&rounded.to_le_bytes());
+    if rounded.to_f32() == 0.0 { 0.0 } else { 1.0 / rounded.to_f32() }
+}
+
+/// The quant, from 0 to `most`, that lies closest.
+fn nearest(quant: f32, most: f32) -> u8 {
+    quant.round().clamp(0.0, most) as u8
+}
+
+fn to_q8_0(x: &[f32], b: &mut [u8]) {
+    let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let inverse = write_scale(largest / 127.0, b);
+    for (quant, x) in b[2..].iter_mut().zip(x) {
+        *quant = (x * inverse).round().clamp(-127.0, 127.0) as i8 as u8;
+    }
+}
+
+/// The value of largest magnitude gets the quant -8, which has no counterpart: the other sign ends at 7.
+fn to_q4_0(x: &[f32], b: &mut [u8]) {
+    let extreme = x.iter().fold(0.0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
+    let inverse = write_scale(extreme / -8.0, b);
+    for j in 0..16 {
+        let quant = |x: f32| nearest(x * inverse + 8.0, 15.0);
+        b[2 + j] = quant(x[j]) | quant(x[j + 16]) << 4;
+    }
+}
+
+fn to_q4_1(x: &[f32], b: &mut [u8]) {
+    let (least, most) = x.iter().fold((f32::MAX, f32::MIN), |(least, most), &x| (least.min(x), most.max(x)));
+    let inverse = write_scale((most - least) / 15.0, b);
+    b[2..4].copy_from_slice(&f16::from_f32(least).to_le_bytes());
+    let minimum = half_at(b, 2);
+    for j in 0..16 {
+        let quant = |x: f32| nearest((x - minimum) * inverse, 15.0);
+        b[4 + j] = quant(x[j]) | quant(x[j + 16]) << 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stored and read again, with the step of each value's block.
+    fn there_and_back(ty: TensorType, values: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let mut bytes = vec![0; ty.bytes_for(values.len() as u64).unwrap() as usize];
+        quantize(ty, values, &mut bytes).unwrap();
+        let mut read = vec![0.0; values.len()];
+        dequantize(ty, &bytes, &mut read).unwrap();
+        let (block_values, block_bytes) = ty.block().unwrap();
+        let step = |block: &[u8]| if ty.is_float() { 0.0 } else { half_at(block, 0).abs() };
+        let steps = bytes.chunks_exact(block_bytes).flat_map(|block| vec![step(block); block_values]);
+        (read, steps.collect())
+    }
+
+    #[test]
+    fn stored_values_are_within_half_a_step() {
+        let mut state = 7u32;
+        let mut values: Vec<f32> = (0..64 * 32)
+            .map(|i| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Blocks of different sizes, some of one sign.
+                let unit = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
+                (unit + (i / 32 % 3) as f32) * 2.0f32.powi(i / 32 % 11 - 8)
+            })
+            .collect();
+        values[..32].fill(0.0);
+        for ty in [TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1] {
+            let (read, steps) = there_and_back(ty, &values);
+            for ((value, read), step) in values.iter().zip(&read).zip(&steps) {
+                // Half of a step, and what a half-precision scale or minimum is rounded by.
+                let clipped = ty == TensorType::Q4_0 && value.abs() > 7.4 * step;
+                let bound = if clipped { 1.01 * step } else { 0.51 * step + value.abs() / 2048.0 };
+                assert!((value - read).abs() <= bound, "{ty}: {value} became {read}, a step is {step}");
+            }
+            assert!(read[..32].iter().all(|&value| value == 0.0), "{ty}: zeros stay zeros");
+        }
+        assert_eq!(there_and_back(TensorType::F32, &values).0, values);
+        let halves: Vec<f32> = values.iter().map(|&value| f16::from_f32(value).to_f32()).collect();
+        assert_eq!(there_and_back(TensorType::F16, &values).0, halves);
+    }
+
+    #[test]
+    fn what_was_dequantised_is_stored_unchanged() {
+        let bytes: Vec<u8> =
+            (0..34u8).map(|i| if i < 2 { [0x00, 0x3c][i as usize] } else { i.wrapping_mul(57) }).collect();
+        let mut values = vec![0.0; 32];
+        dequantize(TensorType::Q8_0, &bytes, &mut values).unwrap();
+        values[0] = 127.0;
+        let (read, _) = there_and_back(TensorType::Q8_0, &values);
+        assert_eq!(read, values);
+    }
+
+    #[test]
+    fn half_a_block_and_other_types_are_refused() {
+        let refused =
+            |ty, values: usize, bytes: usize| quantize(ty, &vec![0.0; values], &mut vec![0; bytes]).unwrap_err();
+        assert_eq!(refused(TensorType::Q8_0, 16, 17).code(), ErrorCode::ShapeMismatch);
+        assert_eq!(refused(TensorType::Q4_0, 32, 34).code(), ErrorCode::ShapeMismatch);
+        assert_eq!(refused(TensorType::Q6K, 256, 210).code(), ErrorCode::UnsupportedModel);
+    }
+}

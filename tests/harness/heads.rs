@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use draftree::backend::cpu::heads::CpuHeads;
 use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::backend::gpu::{GpuBackend, GpuWeights};
-use draftree::model::heads::{DraftHeads, HeadForm, model_identity, stream_heads};
+use draftree::model::heads::{DraftHeads, HeadForm, model_identity, stream_heads, type_key};
+use draftree::model::quantize::quantize;
 use draftree::model::weights::WeightSink;
-use draftree::model::{ByteSource, HeadFile, Matrix, MemorySource};
+use draftree::model::{ByteSource, HeadFile, Matrix, MemorySource, TensorType};
 use half::{bf16, f16};
 use pollster::block_on;
 use serde_json::json;
@@ -177,6 +178,13 @@ impl Tensor {
         Self::new("BF16", shape, values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect())
     }
 
+    /// Blocks of a quantised matrix, as the bytes that they are.
+    pub fn quantised(ty: TensorType, shape: &[usize], values: &[f32]) -> Self {
+        let mut data = vec![0; ty.bytes_for(values.len() as u64).expect("rows are whole blocks") as usize];
+        quantize(ty, values, &mut data).expect("a type that can be written");
+        Self::new("U8", &[shape[0], data.len() / shape[0]], data)
+    }
+
     /// Integers of the type `I32` or `I64`.
     pub fn ids(dtype: &'static str, ids: &[u32]) -> Self {
         let width = if dtype == "I64" { 8 } else { 4 };
@@ -222,6 +230,17 @@ impl File {
         for tensor in self.tensors.values_mut().filter(|tensor| tensor.dtype == "F32") {
             let values: Vec<f32> = tensor.data.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
             *tensor = Tensor::f16(&tensor.shape, &values);
+        }
+        self
+    }
+
+    /// The same with those matrices quantised whose rows are whole blocks.
+    pub fn quantised(mut self, ty: TensorType) -> Self {
+        let whole = |shape: &[usize]| shape.len() == 2 && ty.bytes_for(shape[1] as u64).is_some();
+        for (name, tensor) in self.tensors.iter_mut().filter(|(_, it)| it.dtype == "F32" && whole(&it.shape)) {
+            let values: Vec<f32> = tensor.data.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+            *tensor = Tensor::quantised(ty, &tensor.shape, &values);
+            self.metadata.insert(type_key(name), ty.to_string());
         }
         self
     }

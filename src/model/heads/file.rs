@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::calibration::{self, DepthCalibration};
 use super::names::{Naming, Slot, is_head_tensor};
+use super::stored::{type_key, unfold};
 use super::{HeadForm, MAX_DEPTHS};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::checkpoint::TensorEntry;
@@ -16,9 +18,9 @@ use crate::model::safetensors;
 use crate::model::source::{ByteSource, allocate, read_exact};
 
 /// `format` in the metadata of our own files.
-const FORMAT: &str = "draftree-heads";
+pub const FORMAT: &str = "draftree-heads";
 /// `version` of our own files.
-const VERSION: &str = "1";
+pub const VERSION: &str = "1";
 /// Levels of recurrent heads with one matrix for all of them, where the file does not say.
 const DEFAULT_DEPTHS: usize = 4;
 
@@ -43,6 +45,10 @@ pub struct HeadFile {
     pub model: Option<String>,
     /// What the file says in words, the licence among it.
     pub metadata: BTreeMap<String, String>,
+    /// Rank paths, the best first, where the file has been calibrated: the first n - 1 make the best tree of n nodes.
+    pub trees: Vec<Vec<usize>>,
+    /// How far estimated probabilities are to be believed, depth by depth, where the file has been calibrated.
+    pub calibration: Vec<DepthCalibration>,
     /// Matrices of blocks: depths, or 1 where one serves all levels.
     pub(super) blocks: usize,
     pub(super) biased: bool,
@@ -127,6 +133,10 @@ impl HeadFile {
         let (token_map, output_rows) = arrange(naming, token_map, rows)?;
         let rank = tensors.correction(token_map.as_ref().map(Vec::len).or(rows), &mut kept)?;
         tensors.refuse_rest()?;
+        let (trees, calibration) = match naming {
+            Naming::Draftree => (calibration::trees(&metadata)?, calibration::calibration(&metadata, depths)?),
+            _ => Default::default(),
+        };
         Ok(Self {
             form,
             naming,
@@ -137,6 +147,8 @@ impl HeadFile {
             token_map,
             model: metadata.get("model").cloned(),
             metadata,
+            trees,
+            calibration,
             blocks,
             biased,
             outputs,
@@ -201,7 +213,7 @@ impl Tensors {
         // A model that has heads beside its own weights: only what is named as theirs is.
         let beside_model = found.keys().any(|name| name.starts_with("model."));
         let mut tensors = Self { naming, heads: 0, layers: 0, slots: BTreeMap::new() };
-        for (name, tensor) in found {
+        for (name, mut tensor) in found {
             if beside_model && !is_head_tensor(&name) {
                 continue;
             }
@@ -217,10 +229,15 @@ impl Tensors {
             if let Slot::Block { head, .. } | Slot::Bias { head, .. } | Slot::Output(head) = slot {
                 tensors.heads = tensors.heads.max(head + 1);
             }
-            if slot != Slot::TokenMap && !tensor.tensor_type.is_float() {
+            if naming == Naming::Draftree && slot != Slot::TokenMap {
+                unfold(&name, &mut tensor, metadata)?;
+            }
+            if slot != Slot::TokenMap && !tensor.tensor_type.is_supported() {
+                let own = format!("; bytes of our own format need {:?} in the metadata", type_key(&name));
+                let own = if naming == Naming::Draftree { own } else { String::new() };
                 return Err(Error::new(
                     ErrorCode::UnsupportedModel,
-                    format!("{name}: values of type {}, expected F32, F16 or BF16", tensor.tensor_type),
+                    format!("{name}: values of type {}, expected F32, F16 or BF16{own}", tensor.tensor_type),
                 ));
             }
             if let Some((other, _)) = tensors.slots.insert(slot, (name, tensor)) {

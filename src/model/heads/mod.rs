@@ -9,16 +9,20 @@
 //! [`HeadFile`] is what a file holds, [`DraftHeads`] what it is for one target. The matrices go the way of the model's own
 //! ([`WeightSink`](super::weights::WeightSink)), so a sink that can hold a model can hold its heads.
 
+mod calibration;
 mod file;
 mod fit;
 mod identity;
 mod names;
+mod stored;
 
-pub use file::{HeadFile, is_head_file};
+pub use calibration::DepthCalibration;
+pub use file::{FORMAT, HeadFile, VERSION, is_head_file};
 pub use fit::{DraftHeads, head_layouts, stream_heads};
 pub use identity::model_identity;
 pub use names::Naming;
 pub(super) use names::is_head_tensor;
+pub use stored::type_key;
 
 /// Depths that heads draft at most.
 pub const MAX_DEPTHS: usize = 16;
