@@ -60,7 +60,8 @@ fn from_heads(node: u32, rank: u32) -> Pending {
   let candidate = head_candidates[slot * drafting.head_width + rank];
   // Whether a draw is verified must not depend on what was drawn.
   let drawn = f32(rank + 1u) * DRAW_LOG_PROBABILITY;
-  let log_probability = select(candidate.log_probability, drawn, drafting.drawing != 0u);
+  let believed = head_log_probability(state.depths[node], candidate.log_probability);
+  let log_probability = select(believed, drawn, drafting.drawing != 0u);
   return Pending(candidate.token, log_probability, rank, NONE, candidate.next_slot);
 }
 

@@ -14,7 +14,7 @@ use draftree::sampling::SamplingParams;
 use draftree::speculate::grow::{HeadCandidate, HeadCandidates};
 use draftree::speculate::shape::Shape;
 use draftree::speculate::tree::Tree;
-use draftree::speculate::{DraftPlan, Source, Sources};
+use draftree::speculate::{Calibration, DraftPlan, Source, Sources};
 use harness::heads::{Heads, give_cpu, give_gpu};
 use harness::random::Random;
 use harness::{fitted_heads, heads, synthetic};
@@ -186,6 +186,7 @@ fn records_by<B: Backend>(
     let (last, context) = setup.prompt.split_last().unwrap();
     harness::prefill(backend, 0, context);
     backend.begin(context.len(), *last, setup).unwrap();
+    backend.calibrate(&Calibration::of(backend.heads()));
     let mut records: Vec<StepRecord> = Vec::new();
     while records.last().is_none_or(|record| record.finish.is_none()) {
         block_on(backend.submit_step(rows, drafters(records.len()))).unwrap();
@@ -202,10 +203,14 @@ fn device_and_reference_draft_and_accept_the_same_in_every_step() {
     // Exact ones would give paths that are equally probable; which comes first may then hang on the last bit.
     let near = |form| heads::from_model(&model, Heads { form, rank: Some(4), noise: 0.05, ..Heads::default() });
     let corrected = Heads { count: 4, own: true, rank: Some(8), noise: 0.5, ..Heads::default() };
-    let files: [(&str, MemorySource); 5] = [
+    let calibrated =
+        heads::file(&model, Heads { form: HeadForm::Recurrent, rank: None, noise: 0.05, ..Heads::default() })
+            .word("calibration", "[[0.7,-0.1],[1.6,-0.9],[0.3,-0.2]]");
+    let files: [(&str, MemorySource); 6] = [
         ("parallel", fitted_heads::parallel(&model)),
         ("recurrent", fitted_heads::recurrent(&model)),
         ("corrected", heads::from_model(&model, corrected)),
+        ("calibrated", calibrated.source()),
         ("nearly exact", near(HeadForm::Parallel)),
         ("nearly exact, recurrent", near(HeadForm::Recurrent)),
     ];

@@ -15,6 +15,7 @@ struct Drafting {
   draw_chunks: u32,                // chunks of them
   padding: u32,
   ngram_log_probabilities: array<vec4f, 2>,  // that the next token of a match is right, by class of its length; every right one makes it longer
+  head_calibration: array<vec4f, 8>,         // what probabilities of heads are worth: slope and offset of two depths each
 }
 
 // Values of `drawing`. Mirrored by `Drawing` in src/speculate/rejection.rs.
@@ -25,6 +26,14 @@ const DRAWS_CHUNKS = 3u;
 const DRAW_LOG_PROBABILITY = -0.7;
 // `Source::Heads` in src/speculate/mod.rs.
 const HEADS = 1u;
+
+// The logarithm of the probability that a candidate of the heads is right, below a node at this depth, from what they estimate.
+// Mirrored by `DepthCalibration` in src/model/heads/calibration.rs.
+fn head_log_probability(depth: u32, estimated: f32) -> f32 {
+  let pair = drafting.head_calibration[depth / 2u];
+  let line = select(pair.xy, pair.zw, (depth & 1u) != 0u);
+  return min(line.x * estimated + line.y, 0.0);
+}
 
 fn ngram_log_probability(match_class: u32) -> f32 {
   return drafting.ngram_log_probabilities[match_class / 4u][match_class % 4u];

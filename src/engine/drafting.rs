@@ -150,11 +150,11 @@ impl DraftTrack {
 }
 
 impl DraftControl {
-    /// Knows what passes cost, and nothing of drafters yet.
-    pub fn new(costs: PassCosts) -> Self {
+    /// Knows what passes cost, and of drafters only what the heads' own file says.
+    pub fn new(costs: PassCosts, heads: Option<&DraftHeads>) -> Self {
         Self {
             controller: Controller::new(costs),
-            calibration: Calibration::default(),
+            calibration: Calibration::of(heads),
             records: 0,
             efforts: Efforts::default(),
             observed: Observed::default(),

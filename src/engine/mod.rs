@@ -140,7 +140,7 @@ pub struct Engine<B> {
 impl<B: Backend> Engine<B> {
     /// An engine with an empty cache.
     pub fn new(backend: B, text: TextParts, clock: Clock) -> Self {
-        let control = DraftControl::new(backend.usual_costs());
+        let control = DraftControl::new(backend.usual_costs(), backend.heads());
         Self { backend, text, slots: KvSlots::default(), pacer: Pacer::default(), control, measured: Vec::new(), clock }
     }
 
@@ -173,7 +173,7 @@ impl<B: Backend> Engine<B> {
 
     /// What passes cost, for choosing how many nodes one verifies.
     pub fn set_costs(&mut self, costs: PassCosts) {
-        self.control = DraftControl::new(costs);
+        self.control = DraftControl::new(costs, self.backend.heads());
     }
 
     /// What passes cost here, as far as is known by now.

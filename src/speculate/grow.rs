@@ -246,7 +246,7 @@ impl Grower<'_> {
                 let place = Place { slot: candidate.next, continuation: None };
                 let log_probability = match material.heads.draws {
                     Some(_) => (rank + 1) as f32 * DRAW_LOG_PROBABILITY,
-                    None => candidate.log_probability,
+                    None => material.calibration.heads[self.depths[node]].apply(candidate.log_probability),
                 };
                 (candidate.token, log_probability, place)
             }
@@ -284,6 +284,7 @@ enum Taken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::heads::DepthCalibration;
     use crate::sampling::Candidate;
     use crate::speculate::Sources;
     use crate::speculate::shape::RankTree;
@@ -338,6 +339,25 @@ mod tests {
             let tree = grown(nodes);
             assert_eq!(tree.tokens(), &whole.tokens()[..nodes], "the first {nodes} nodes of any larger tree");
         }
+    }
+
+    #[test]
+    fn probabilities_of_heads_count_as_much_as_they_are_worth() {
+        let heads = heads(&[&[(1, 0.6), (2, 0.3)], &[(3, 0.5), (4, 0.4)]]);
+        let mut calibration = Calibration::default();
+        // Below the root what they say is true; one deeper, a half is worth a tenth.
+        calibration.heads[1] = DepthCalibration { slope: 1.0, offset: 0.2_f32.ln() };
+        let successors = Successors::new(10);
+        let material = Material {
+            text: &[9],
+            successors: &successors,
+            heads: &heads,
+            sampling: &GREEDY,
+            calibration: &calibration,
+            max_depth: 63,
+        };
+        let tree = grow(&plan(&[Source::Heads], Shape::Grown, 4), material).unwrap().tree;
+        assert_eq!(tree.tokens(), [9, 1, 2, 3], "2 (.3) comes before what follows 1 (.06)");
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod tree;
 
 use self::accept::AcceptRule;
 use self::shape::Shape;
+use crate::model::heads::{DepthCalibration, DraftHeads, MAX_DEPTHS};
 
 /// Where a token came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,10 +137,27 @@ pub struct Calibration {
     pub ngram: [f32; ngram::CLASSES],
     /// Probability that one of a token's recycled successors is right.
     pub recycling: f32,
+    /// What the probabilities that draft heads give are worth, by the depth of the node they are below.
+    pub heads: [DepthCalibration; MAX_DEPTHS],
 }
 
 impl Default for Calibration {
     fn default() -> Self {
-        Self { ngram: [0.1, 0.25, 0.4, 0.6, 0.75, 0.85], recycling: 0.4 }
+        Self {
+            ngram: [0.1, 0.25, 0.4, 0.6, 0.75, 0.85],
+            recycling: 0.4,
+            heads: [DepthCalibration::IDENTITY; MAX_DEPTHS],
+        }
+    }
+}
+
+impl Calibration {
+    /// The default for a model with these draft heads.
+    pub fn of(heads: Option<&DraftHeads>) -> Self {
+        let mut calibration = Self::default();
+        for (place, known) in calibration.heads.iter_mut().zip(heads.iter().flat_map(|heads| &heads.calibration)) {
+            *place = *known;
+        }
+        calibration
     }
 }

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::backend::{Emitted, FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
+use crate::model::heads::{DepthCalibration, MAX_DEPTHS};
 use crate::sampling::CHUNK_TOKENS;
 use crate::speculate::accept::{AcceptRule, MAX_EMITTED};
 use crate::speculate::heads::TOP_K;
@@ -205,6 +206,7 @@ pub struct DraftingShape {
     pub draw_chunks: u32,
     pub padding: u32,
     pub ngram_log_probabilities: [f32; 8],
+    pub head_calibration: [[f32; 2]; MAX_DEPTHS],
 }
 
 impl DraftingShape {
@@ -228,6 +230,7 @@ impl DraftingShape {
             head_width: TOP_K as u32,
             head_slots_are_depths: heads.are_depths.into(),
             recycling_log_probability: calibration.recycling.ln(),
+            head_calibration: calibration.heads.map(|DepthCalibration { slope, offset }| [slope, offset]),
             ..Self::zeroed()
         };
         for (to, probability) in shape.ngram_log_probabilities.iter_mut().zip(&calibration.ngram) {

@@ -3,7 +3,7 @@
 use super::file::HeadFile;
 use super::identity::model_identity;
 use super::names::Slot;
-use super::{HeadForm, HeadMatrix, HeadOutput, HeadVector};
+use super::{DepthCalibration, HeadForm, HeadMatrix, HeadOutput, HeadVector};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::architecture::Role;
 use crate::model::checkpoint::{Checkpoint, TensorEntry};
@@ -33,6 +33,8 @@ pub struct DraftHeads {
     pub rank: usize,
     /// Whether one matrix updates the recurrent state at every level.
     pub one_block: bool,
+    /// How far their probabilities are to be believed, depth by depth; empty where that was not measured.
+    pub calibration: Vec<DepthCalibration>,
     /// Why they may draft badly, though they fit: they say they were trained for another model.
     pub warning: Option<String>,
 }
@@ -123,6 +125,7 @@ impl HeadFile {
             },
             rank: self.rank,
             one_block: self.form == HeadForm::Recurrent && self.blocks == 1,
+            calibration: self.calibration.clone(),
             warning,
         })
     }
