@@ -5,7 +5,13 @@
 //!                                                  └───────────────────────────────► evaluation by replay
 //! ```
 
+pub mod matrices;
+pub mod random;
+pub mod shapes;
+pub mod split;
 pub mod states;
+pub mod tensor_file;
+pub mod vocabulary;
 
 use crate::error::{Error, ErrorCode};
 
