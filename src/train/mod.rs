@@ -5,12 +5,18 @@
 //!                                                  └───────────────────────────────► evaluation by replay
 //! ```
 
+pub mod fit;
+pub mod loss;
 pub mod matrices;
 pub mod random;
 pub mod shapes;
+pub mod softmax;
 pub mod split;
 pub mod states;
 pub mod tensor_file;
+#[cfg(test)]
+mod toy;
+pub mod trees;
 pub mod vocabulary;
 
 use crate::error::{Error, ErrorCode};
