@@ -9,12 +9,24 @@ pub mod answers;
 pub mod distill;
 pub mod endpoint;
 pub mod extract;
+pub mod fit;
+pub mod loss;
+pub mod matrices;
 pub mod overlap;
 pub mod progress;
 pub mod prompts;
+pub mod random;
 pub mod sampler;
+pub mod shapes;
+pub mod softmax;
+pub mod split;
 pub mod states;
 pub mod target;
+pub mod tensor_file;
+#[cfg(test)]
+mod toy;
+pub mod trees;
+pub mod vocabulary;
 
 use crate::error::{Error, ErrorCode};
 
