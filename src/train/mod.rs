@@ -5,10 +5,12 @@
 //!                                                  └───────────────────────────────► evaluation by replay
 //! ```
 
+pub mod calibrate;
 pub mod fit;
 pub mod loss;
 pub mod matrices;
 pub mod random;
+pub mod save;
 pub mod shapes;
 pub mod softmax;
 pub mod split;
