@@ -1,5 +1,7 @@
 //! The native command line: looks into model files, and runs them without a browser.
 
+mod calibrate;
+mod fit;
 mod generate;
 
 use std::process::ExitCode;
@@ -27,12 +29,18 @@ enum Command {
     },
     /// Write text on this machine's GPU or CPU.
     Generate(Box<generate::Args>),
+    /// Train draft heads on states of a model's own answers.
+    TrainHeads(Box<fit::Args>),
+    /// Measure how trained heads draft, and write trees and calibration into their file.
+    Calibrate(calibrate::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Inspect { path } => print_report(&path),
         Command::Generate(args) => generate::run(&args),
+        Command::TrainHeads(args) => fit::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
