@@ -6,6 +6,7 @@
 //! ```
 
 pub mod answers;
+pub mod calibrate;
 pub mod distill;
 pub mod endpoint;
 pub mod extract;
@@ -17,6 +18,7 @@ pub mod progress;
 pub mod prompts;
 pub mod random;
 pub mod sampler;
+pub mod save;
 pub mod shapes;
 pub mod softmax;
 pub mod split;

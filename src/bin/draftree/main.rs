@@ -1,5 +1,7 @@
 //! The native command line: looks into model files, and runs them without a browser.
 
+mod calibrate;
+mod fit;
 mod generate;
 mod train;
 
@@ -28,8 +30,10 @@ enum Command {
     },
     /// Write text on this machine's GPU or CPU.
     Generate(Box<generate::Args>),
-    /// Make draft heads for a model: let it answer prompts, and keep what heads learn from.
+    /// Make draft heads for a model: let it answer prompts, keep what heads learn from, and train them.
     Train(Box<train::Args>),
+    /// Measure how trained heads draft, and write trees and calibration into their file.
+    Calibrate(calibrate::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
         Command::Inspect { path } => print_report(&path),
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `draftree train`: from a target and prompts to what draft heads learn from. Every stage goes on where an earlier run stopped.
+//! `draftree train`: from a target and prompts to draft heads. Every stage goes on where an earlier run stopped.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -21,6 +21,7 @@ use draftree::train::prompts::{Prompt, read_prompts};
 use draftree::train::states::StatesWriter;
 use draftree::train::target::Target;
 
+use crate::fit::FitArgs;
 use crate::generate::utc_seconds;
 
 /// A part of the work.
@@ -30,6 +31,8 @@ enum Stage {
     Answers,
     /// Hidden rows and most probable tokens of the answers: the folder states.
     States,
+    /// Heads that learn from them: heads.safetensors.
+    Heads,
 }
 
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,8 @@ pub struct Args {
     only: Option<Stage>,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    fit: FitArgs,
 }
 
 /// Where the text comes from, and what is kept of it.
@@ -187,6 +192,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if runs(Stage::States) {
         make_states(&args.data, &model, &evaluation, &args.work)?;
+    }
+    if runs(Stage::Heads) {
+        args.fit.run(&args.model, &args.work)?;
     }
     Ok(())
 }
