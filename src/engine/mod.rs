@@ -5,7 +5,7 @@
 //! clock.
 
 mod costs;
-mod drafting;
+pub(crate) mod drafting;
 mod pacing;
 mod pause;
 mod session;

@@ -5,6 +5,7 @@
 //!                                                  └───────────────────────────────► evaluation by replay
 //! ```
 
+pub mod replay;
 pub mod states;
 
 use crate::error::{Error, ErrorCode};

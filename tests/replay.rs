@@ -1,0 +1,269 @@
+//! Evaluation by replay against the engine on the reference backend: the same passes, and the same tokens from the same drafters.
+
+#![cfg(feature = "cli")]
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+mod harness;
+
+use draftree::backend::cpu::CpuBackend;
+use draftree::backend::cpu::heads::{CpuHeads, DraftScene};
+use draftree::backend::{Backend as _, FinishReason};
+use draftree::engine::{DraftStats, Drafters, Engine, GenerateOptions};
+use draftree::error::Result;
+use draftree::model::MemorySource;
+use draftree::model::heads::HeadForm;
+use draftree::sampling::{Candidate, SamplingParams};
+use draftree::speculate::costs::PassCosts;
+use draftree::speculate::grow::HeadCandidates;
+use draftree::speculate::shape::Shape;
+use draftree::speculate::tree::Tree;
+use draftree::speculate::{DraftPlan, Sources};
+use draftree::train::replay::heads::{BatchedHeads, HeadRow};
+use draftree::train::replay::{Answer, Model, ModelFacts, Place, Replay, Steps, bests};
+use harness::heads::{Heads, from_model};
+use harness::random::Random;
+use harness::{cpu, embedded, fitted_heads, logits_of_tree, prefill, text};
+
+const MAX_TOKENS: usize = 80;
+/// Larger passes are always worth it, so that each has as many rows as there are nodes.
+const COSTS: PassCosts = PassCosts::fixed([1e6, 1e5, 1e4, 1e3, 1e2, 1e1, 1.0]);
+
+const PROMPTS: [&str; 4] = [
+    "Once upon a time",
+    "Lily and Tom went to the park. Lily and Tom",
+    "The dog was sad. The cat was sad. The bird was",
+    "One day, a little girl named Lucy found a big red ball",
+];
+
+fn engine(heads: Option<&MemorySource>) -> Engine<CpuBackend> {
+    let source = embedded();
+    let mut backend = cpu(&source);
+    if let Some(heads) = heads {
+        harness::heads::give_cpu(&mut backend, heads, &source);
+    }
+    let mut engine = harness::engine(&source, backend);
+    engine.set_costs(COSTS);
+    engine
+}
+
+fn options(draft: &str, tree: &str, nodes: usize) -> GenerateOptions {
+    GenerateOptions {
+        max_tokens: MAX_TOKENS as u32,
+        draft: Drafters::parse(draft).unwrap(),
+        tree: Shape::parse(tree).unwrap(),
+        max_nodes: Some(nodes),
+        steps_in_flight: Some(1),
+        ..Default::default()
+    }
+}
+
+fn facts(engine: &Engine<CpuBackend>) -> ModelFacts {
+    ModelFacts::of(engine.backend().config(), &engine.text().tokenizer)
+}
+
+/// The plain answers to the prompts.
+fn answers() -> Vec<Answer> {
+    let mut plain = engine(None);
+    let mut reader = cpu(&embedded());
+    let answer = |prompt: &&str| {
+        let written = harness::generate_afresh(&mut plain, &text(prompt), &options("none", "auto", 1));
+        let whole = [&written.prompt[..], &written.tokens].concat();
+        prefill(&mut reader, 0, &whole);
+        let first = written.prompt.len() - 1;
+        let row = |at: usize| reader.hidden(at, &Tree::chain(&whole[at..=at]).unwrap()).swap_remove(0);
+        Answer {
+            id: (*prompt).to_owned(),
+            category: "stories".to_owned(),
+            rows: (first..first + written.tokens.len()).flat_map(row).collect(),
+            ended: written.finish == FinishReason::Stop,
+            prompt: written.prompt,
+            tokens: written.tokens,
+        }
+    };
+    PROMPTS.iter().map(answer).collect()
+}
+
+/// The reference backend, one text after the other.
+struct Reference {
+    backend: CpuBackend,
+    valid_tokens: usize,
+    /// Every text and the position of its first row.
+    texts: Vec<(Vec<u32>, usize)>,
+    /// Rows that were asked for.
+    asked: usize,
+}
+
+impl Model for Reference {
+    fn open(&mut self, answers: &[&Answer]) -> Result<()> {
+        let text = |answer: &&Answer| ([&answer.prompt[..], &answer.tokens].concat(), answer.prompt.len() - 1);
+        self.texts = answers.iter().map(text).collect();
+        Ok(())
+    }
+
+    fn bests(&mut self, places: &[Place]) -> Result<Vec<Vec<Candidate>>> {
+        self.asked += places.len();
+        let mut found = Vec::new();
+        for (at, place) in places.iter().enumerate() {
+            let (text, first) = &self.texts[place.answer];
+            if at == 0 || places[at - 1].answer != place.answer {
+                prefill(&mut self.backend, 0, text);
+            }
+            let start = first + place.row;
+            let tree = Tree::chain(&[&text[start..=start], &place.tail].concat()).unwrap();
+            let logits = logits_of_tree(&mut self.backend, start, &tree).pop().unwrap();
+            found.push(bests(&logits[..self.valid_tokens]));
+        }
+        Ok(found)
+    }
+}
+
+fn reference(facts: &ModelFacts) -> Reference {
+    let valid_tokens = facts.valid_tokens as usize;
+    Reference { backend: cpu(&embedded()), valid_tokens, texts: Vec::new(), asked: 0 }
+}
+
+fn plan(draft: &str, tree: &str, nodes: usize) -> DraftPlan {
+    let Drafters::These(named) = Drafters::parse(draft).unwrap() else { unreachable!("they are named") };
+    let sources = named.iter().fold(Sources::NONE, |set, &source| set.with(source));
+    DraftPlan { sources, shape: Shape::parse(tree).unwrap(), max_nodes: nodes, ..Default::default() }
+}
+
+/// What the engine came to with each prompt; `keep`s what it learnt, or begins anew.
+fn written(heads: &MemorySource, options: &GenerateOptions, keep: bool) -> Vec<(u32, DraftStats)> {
+    let mut kept = engine(Some(heads));
+    let generation = |prompt: &&str| {
+        if !keep {
+            kept = engine(Some(heads));
+        }
+        let written = harness::generate_afresh(&mut kept, &text(prompt), options);
+        (written.stats.passes, written.stats.draft)
+    };
+    PROMPTS.iter().map(generation).collect()
+}
+
+fn check(heads: &MemorySource, drafts: &[(&str, &str, usize)], keep: bool) {
+    let source = embedded();
+    let (backend, reader) = (cpu(&source), harness::heads::cpu(heads, &source));
+    let batched = BatchedHeads::new(&reader, backend.target()).unwrap();
+    let facts = facts(&engine(None));
+    let plans: Vec<DraftPlan> = drafts.iter().map(|&(draft, tree, nodes)| plan(draft, tree, nodes)).collect();
+    let replay = Replay { facts: &facts, plans: &plans, heads: Some(&batched), max_tokens: MAX_TOKENS, keep };
+    let mut model = reference(&facts);
+    let mut last = (0, 0);
+    let found = replay.run(&answers(), Some(&mut model), &mut |done, total| {
+        assert!(done >= last.0 && done <= total, "progress rises to its end");
+        last = (done, total);
+    });
+    assert_eq!(last.0, last.1, "progress reaches its end");
+    for (&(draft, tree, nodes), found) in drafts.iter().zip(found.unwrap()) {
+        let expected = written(heads, &options(draft, tree, nodes), keep);
+        let found: Vec<(u32, DraftStats)> =
+            found.into_iter().map(|steps: Steps| (steps.passes(), steps.stats)).collect();
+        assert_eq!(found, expected, "{draft}, tree {tree}, {nodes} nodes, kept: {keep}");
+        let passes: u32 = expected.iter().map(|(passes, _)| passes).sum();
+        let tokens: u32 = expected.iter().flat_map(|(_, stats)| stats.tokens).sum();
+        assert!(tokens > passes + passes / 10, "{draft}, tree {tree}, {nodes} nodes: drafts are accepted");
+    }
+}
+
+#[test]
+fn a_replay_takes_the_engines_passes_with_parallel_heads() {
+    let heads = fitted_heads::parallel(&embedded());
+    let drafts = [
+        ("medusa", "auto", 2),
+        ("medusa", "auto", 8),
+        ("medusa", "dense:3,2,1", 64),
+        ("ngram", "auto", 8),
+        ("medusa,ngram", "auto", 5),
+        ("medusa,ngram", "auto", 32),
+    ];
+    check(&heads, &drafts, false);
+}
+
+#[test]
+fn a_replay_takes_the_engines_passes_with_recurrent_heads() {
+    let heads = fitted_heads::recurrent(&embedded());
+    let drafts = [("medusa", "auto", 4), ("medusa,ngram", "[[0], [0, 0], [0, 0, 0], [1], [1, 0]]", 64)];
+    check(&heads, &drafts, false);
+}
+
+#[test]
+fn a_replay_learns_the_successors_that_the_backend_learns() {
+    let heads = fitted_heads::parallel(&embedded());
+    let drafts = [
+        ("recycling", "auto", 4),
+        ("ngram,recycling", "dense:3,2,2", 64),
+        ("medusa,ngram,recycling", "auto", 8),
+        ("medusa,ngram,recycling", "auto", 16),
+    ];
+    check(&heads, &drafts, false);
+}
+
+#[test]
+fn a_replay_remembers_what_an_engine_does() {
+    let heads = fitted_heads::parallel(&embedded());
+    check(&heads, &[("medusa,ngram", "auto", 8), ("medusa,ngram,recycling", "auto", 8)], true);
+}
+
+#[test]
+fn no_row_is_computed_twice() {
+    let facts = facts(&engine(None));
+    let rows = |nodes: &[usize]| {
+        let plans: Vec<DraftPlan> = nodes.iter().map(|&nodes| plan("recycling", "auto", nodes)).collect();
+        let mut model = reference(&facts);
+        let replay = Replay { facts: &facts, plans: &plans, heads: None, max_tokens: 40, keep: false };
+        replay.run(&answers(), Some(&mut model), &mut |_, _| {}).unwrap();
+        model.asked
+    };
+    assert_eq!(rows(&[8, 8]), rows(&[8]));
+    assert!(rows(&[8, 16]) < rows(&[8]) + rows(&[16]));
+}
+
+/// Draft heads of every kind, batched and one by one.
+#[test]
+fn batched_heads_propose_what_the_reference_proposes() {
+    let model = embedded();
+    let backend = cpu(&model);
+    let noisy = Heads { noise: 0.5, ..Heads::default() };
+    let recurrent = Heads { form: HeadForm::Recurrent, count: 4, ..noisy };
+    for heads in [
+        noisy,
+        Heads { layers: 2, own: true, ..noisy },
+        Heads { own: true, draft_vocab: Some(200), rank: Some(8), ..noisy },
+        recurrent,
+        Heads { own: true, draft_vocab: Some(300), rank: Some(4), ..recurrent },
+    ] {
+        let reader = harness::heads::cpu(&from_model(&model, heads), &model);
+        for temperature in [0.0, 0.9] {
+            check_heads(&backend, &reader, &SamplingParams { temperature, seed: 3, ..Default::default() });
+        }
+    }
+}
+
+fn check_heads(backend: &CpuBackend, heads: &CpuHeads, sampling: &SamplingParams) {
+    let mut random = Random::new(9);
+    let hidden: Vec<Vec<f32>> =
+        (0..150).map(|_| (0..heads.shape().hidden_size).map(|_| 3.0 * random.unit()).collect()).collect();
+    let scene = |at: usize| DraftScene { sampling, context_length: at, valid_tokens: 500, shares_noise: true };
+    let row = |(at, hidden)| HeadRow { hidden, root: (at * 7 % 500) as u32, scene: scene(at) };
+    let rows: Vec<HeadRow<'_>> = hidden.iter().map(Vec::as_slice).enumerate().map(row).collect();
+    let found = BatchedHeads::new(heads, backend.target()).unwrap().candidates(&rows).unwrap();
+    assert_eq!(found.len(), rows.len());
+    let agrees = |(row, found): (&HeadRow<'_>, &HeadCandidates)| {
+        let expected = heads.draft(backend.target(), row.hidden, row.scene).candidates(row.root).unwrap();
+        same(found, &expected)
+    };
+    let agreeing = rows.iter().zip(&found).filter(|&pair| agrees(pair)).count();
+    // Sums are taken in another order, so one or two of ten thousands of candidates change places.
+    assert!(agreeing + 3 > rows.len(), "{agreeing} of {} rows, {:?}", rows.len(), heads.shape());
+}
+
+/// Whether both have the same candidates in the same slots, with the same probabilities.
+fn same(found: &HeadCandidates, expected: &HeadCandidates) -> bool {
+    let shapes = |candidates: &HeadCandidates| candidates.slots.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!((shapes(found), found.by_depth), (shapes(expected), expected.by_depth));
+    found.slots.iter().flatten().zip(expected.slots.iter().flatten()).all(|(found, expected)| {
+        let near = (found.log_probability - expected.log_probability).abs() < 1e-4;
+        near && (found.token, found.next) == (expected.token, expected.next)
+    })
+}
