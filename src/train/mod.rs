@@ -7,6 +7,7 @@
 
 pub mod replay;
 pub mod states;
+pub mod target;
 
 use crate::error::{Error, ErrorCode};
 
