@@ -19,7 +19,8 @@ use draftree::speculate::shape::Shape;
 use draftree::speculate::tree::Tree;
 use draftree::speculate::{DraftPlan, Sources};
 use draftree::train::replay::heads::{BatchedHeads, HeadRow};
-use draftree::train::replay::{Answer, Model, ModelFacts, Place, Replay, Steps, bests};
+use draftree::train::replay::{Model, ModelFacts, Place, Replay, Steps, TargetRows, Text, bests};
+use draftree::train::target::Target;
 use harness::heads::{Heads, from_model};
 use harness::random::Random;
 use harness::{cpu, embedded, fitted_heads, logits_of_tree, prefill, text};
@@ -61,26 +62,26 @@ fn facts(engine: &Engine<CpuBackend>) -> ModelFacts {
     ModelFacts::of(engine.backend().config(), &engine.text().tokenizer)
 }
 
-/// The plain answers to the prompts.
-fn answers() -> Vec<Answer> {
+/// The plain answers to the prompts, without their rows.
+fn texts() -> Vec<Text> {
     let mut plain = engine(None);
-    let mut reader = cpu(&embedded());
     let answer = |prompt: &&str| {
         let written = harness::generate_afresh(&mut plain, &text(prompt), &options("none", "auto", 1));
-        let whole = [&written.prompt[..], &written.tokens].concat();
-        prefill(&mut reader, 0, &whole);
-        let first = written.prompt.len() - 1;
-        let row = |at: usize| reader.hidden(at, &Tree::chain(&whole[at..=at]).unwrap()).swap_remove(0);
-        Answer {
+        Text {
             id: (*prompt).to_owned(),
             category: "stories".to_owned(),
-            rows: (first..first + written.tokens.len()).flat_map(row).collect(),
+            rows: Vec::new(),
             ended: written.finish == FinishReason::Stop,
             prompt: written.prompt,
             tokens: written.tokens,
         }
     };
     PROMPTS.iter().map(answer).collect()
+}
+
+fn target() -> Target {
+    let source = embedded();
+    Target::load(&harness::open(&source), &source).unwrap()
 }
 
 /// The reference backend, one text after the other.
@@ -94,18 +95,24 @@ struct Reference {
 }
 
 impl Model for Reference {
-    fn open(&mut self, answers: &[&Answer]) -> Result<()> {
-        let text = |answer: &&Answer| ([&answer.prompt[..], &answer.tokens].concat(), answer.prompt.len() - 1);
-        self.texts = answers.iter().map(text).collect();
-        Ok(())
+    fn open(&mut self, texts: &[&Text]) -> Result<Vec<Vec<f32>>> {
+        let whole = |text: &&Text| ([&text.prompt[..], &text.tokens].concat(), text.prompt.len() - 1);
+        self.texts = texts.iter().map(whole).collect();
+        let backend = &mut self.backend;
+        let hidden = |(text, first): &(Vec<u32>, usize)| {
+            prefill(backend, 0, text);
+            let row = |at: usize| backend.hidden(at, &Tree::chain(&text[at..=at]).unwrap()).swap_remove(0);
+            (*first..text.len() - 1).flat_map(row).collect()
+        };
+        Ok(self.texts.iter().map(hidden).collect())
     }
 
     fn bests(&mut self, places: &[Place]) -> Result<Vec<Vec<Candidate>>> {
         self.asked += places.len();
         let mut found = Vec::new();
         for (at, place) in places.iter().enumerate() {
-            let (text, first) = &self.texts[place.answer];
-            if at == 0 || places[at - 1].answer != place.answer {
+            let (text, first) = &self.texts[place.text];
+            if at == 0 || places[at - 1].text != place.text {
                 prefill(&mut self.backend, 0, text);
             }
             let start = first + place.row;
@@ -141,28 +148,37 @@ fn written(heads: &MemorySource, options: &GenerateOptions, keep: bool) -> Vec<(
     PROMPTS.iter().map(generation).collect()
 }
 
+/// Replays the texts, their rows as the reference backend or as the target computes them.
 fn check(heads: &MemorySource, drafts: &[(&str, &str, usize)], keep: bool) {
-    let source = embedded();
-    let (backend, reader) = (cpu(&source), harness::heads::cpu(heads, &source));
-    let batched = BatchedHeads::new(&reader, backend.target()).unwrap();
+    let (source, target) = (embedded(), target());
+    let reader = harness::heads::cpu(heads, &source);
+    let batched = BatchedHeads::new(&reader, &target).unwrap();
     let facts = facts(&engine(None));
     let plans: Vec<DraftPlan> = drafts.iter().map(|&(draft, tree, nodes)| plan(draft, tree, nodes)).collect();
     let replay = Replay { facts: &facts, plans: &plans, heads: Some(&batched), max_tokens: MAX_TOKENS, keep };
-    let mut model = reference(&facts);
-    let mut last = (0, 0);
-    let found = replay.run(&answers(), Some(&mut model), &mut |done, total| {
-        assert!(done >= last.0 && done <= total, "progress rises to its end");
-        last = (done, total);
-    });
-    assert_eq!(last.0, last.1, "progress reaches its end");
-    for (&(draft, tree, nodes), found) in drafts.iter().zip(found.unwrap()) {
+    let texts = texts();
+    let run = |model: &mut dyn Model| {
+        let mut last = (0, 0);
+        let found = replay.run(&texts, Some(model), &mut |done, total| {
+            assert!(done >= last.0 && done <= total, "progress rises to its end");
+            last = (done, total);
+        });
+        assert_eq!(last.0, last.1, "progress reaches its end");
+        found.unwrap()
+    };
+    let by_reference = run(&mut reference(&facts));
+    let by_target = run(&mut TargetRows::new(&target, facts.valid_tokens));
+    for (at, &(draft, tree, nodes)) in drafts.iter().enumerate() {
+        let what = format!("{draft}, tree {tree}, {nodes} nodes, kept: {keep}");
         let expected = written(heads, &options(draft, tree, nodes), keep);
-        let found: Vec<(u32, DraftStats)> =
-            found.into_iter().map(|steps: Steps| (steps.passes(), steps.stats)).collect();
-        assert_eq!(found, expected, "{draft}, tree {tree}, {nodes} nodes, kept: {keep}");
+        for found in [&by_reference[at], &by_target[at]] {
+            let found: Vec<(u32, DraftStats)> =
+                found.iter().map(|steps: &Steps| (steps.passes(), steps.stats.clone())).collect();
+            assert_eq!(found, expected, "{what}");
+        }
         let passes: u32 = expected.iter().map(|(passes, _)| passes).sum();
         let tokens: u32 = expected.iter().flat_map(|(_, stats)| stats.tokens).sum();
-        assert!(tokens > passes + passes / 10, "{draft}, tree {tree}, {nodes} nodes: drafts are accepted");
+        assert!(tokens > passes + passes / 10, "{what}: drafts are accepted");
     }
 }
 
@@ -212,7 +228,7 @@ fn no_row_is_computed_twice() {
         let plans: Vec<DraftPlan> = nodes.iter().map(|&nodes| plan("recycling", "auto", nodes)).collect();
         let mut model = reference(&facts);
         let replay = Replay { facts: &facts, plans: &plans, heads: None, max_tokens: 40, keep: false };
-        replay.run(&answers(), Some(&mut model), &mut |_, _| {}).unwrap();
+        replay.run(&texts(), Some(&mut model), &mut |_, _| {}).unwrap();
         model.asked
     };
     assert_eq!(rows(&[8, 8]), rows(&[8]));
@@ -222,8 +238,7 @@ fn no_row_is_computed_twice() {
 /// Draft heads of every kind, batched and one by one.
 #[test]
 fn batched_heads_propose_what_the_reference_proposes() {
-    let model = embedded();
-    let backend = cpu(&model);
+    let (model, target) = (embedded(), target());
     let noisy = Heads { noise: 0.5, ..Heads::default() };
     let recurrent = Heads { form: HeadForm::Recurrent, count: 4, ..noisy };
     for heads in [
@@ -235,19 +250,19 @@ fn batched_heads_propose_what_the_reference_proposes() {
     ] {
         let reader = harness::heads::cpu(&from_model(&model, heads), &model);
         for temperature in [0.0, 0.9] {
-            check_heads(&backend, &reader, &SamplingParams { temperature, seed: 3, ..Default::default() });
+            check_heads(&target, &reader, &SamplingParams { temperature, seed: 3, ..Default::default() });
         }
     }
 }
 
-fn check_heads(backend: &CpuBackend, heads: &CpuHeads, sampling: &SamplingParams) {
-    let mut random = Random::new(9);
+fn check_heads(target: &Target, heads: &CpuHeads, sampling: &SamplingParams) {
+    let (mut random, backend) = (Random::new(9), cpu(&embedded()));
     let hidden: Vec<Vec<f32>> =
         (0..150).map(|_| (0..heads.shape().hidden_size).map(|_| 3.0 * random.unit()).collect()).collect();
     let scene = |at: usize| DraftScene { sampling, context_length: at, valid_tokens: 500, shares_noise: true };
     let row = |(at, hidden)| HeadRow { hidden, root: (at * 7 % 500) as u32, scene: scene(at) };
     let rows: Vec<HeadRow<'_>> = hidden.iter().map(Vec::as_slice).enumerate().map(row).collect();
-    let found = BatchedHeads::new(heads, backend.target()).unwrap().candidates(&rows).unwrap();
+    let found = BatchedHeads::new(heads, target).unwrap().candidates(&rows).unwrap();
     assert_eq!(found.len(), rows.len());
     let agrees = |(row, found): (&HeadRow<'_>, &HeadCandidates)| {
         let expected = heads.draft(backend.target(), row.hidden, row.scene).candidates(row.root).unwrap();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
-use crate::backend::cpu::heads::{CpuHeads, DraftScene, Target};
+use crate::backend::cpu::heads::{CpuHeads, DraftScene};
 use crate::backend::cpu::ops::MatrixF32;
 use crate::error::Result;
 use crate::model::heads::{HeadForm, HeadMatrix, HeadOutput, HeadVector};
@@ -13,6 +13,7 @@ use crate::speculate::grow::HeadCandidates;
 use crate::speculate::head_slots::{self, Levels};
 use crate::speculate::heads::Ranking;
 use crate::train::from_candle;
+use crate::train::target::{Target, values};
 
 /// Rows that are drafted from together: as many as make a product fast while their logits stay small.
 const ROWS: usize = 128;
@@ -32,25 +33,24 @@ pub struct HeadRow<'a> {
 #[derive(Debug)]
 pub struct BatchedHeads<'a> {
     heads: &'a CpuHeads,
-    embedding: &'a MatrixF32,
+    /// `[vocab_size, hidden]`.
+    embedding: &'a Tensor,
     trunk: Option<Tensor>,
     blocks: HashMap<HeadMatrix, Tensor>,
     /// By [`output_of`](crate::model::DraftHeads::output_of).
     outputs: Vec<Tensor>,
 }
 
-/// A matrix as a tensor, `[rows, columns]`.
-pub(super) fn tensor(matrix: &MatrixF32) -> Result<Tensor> {
-    Tensor::from_slice(&matrix.values, (matrix.rows, matrix.columns), &Device::Cpu).map_err(from_candle)
+/// A matrix as a tensor, `[columns, rows]`: the product with rows is faster that way.
+fn by_inputs(matrix: &MatrixF32) -> Result<Tensor> {
+    let rows = Tensor::from_slice(&matrix.values, (matrix.rows, matrix.columns), &Device::Cpu);
+    rows.and_then(|rows| rows.t()?.contiguous()).map_err(from_candle)
 }
 
-/// `rows · weightsᵀ`, row after row: `[rows, columns]` times `[outputs, columns]`.
-pub(super) fn product(rows: &[f32], weights: &Tensor) -> Result<Vec<f32>> {
-    let multiply = || {
-        let columns = weights.dim(1)?;
-        let rows = Tensor::from_slice(rows, (rows.len() / columns, columns), &Device::Cpu)?;
-        rows.matmul(&weights.t()?)?.flatten_all()?.to_vec1()
-    };
+/// Rows, `[rows, inputs]`, times a matrix `[inputs, outputs]`.
+fn product(rows: Vec<f32>, matrix: &Tensor) -> Result<Vec<f32>> {
+    let multiply =
+        || Tensor::from_vec(rows, ((), matrix.dim(0)?), &Device::Cpu)?.matmul(matrix)?.flatten_all()?.to_vec1();
     multiply().map_err(from_candle)
 }
 
@@ -59,7 +59,7 @@ impl<'a> BatchedHeads<'a> {
     ///
     /// # Errors
     /// `MissingTensor`.
-    pub fn new(heads: &'a CpuHeads, target: Target<'a>) -> Result<Self> {
+    pub fn new(heads: &'a CpuHeads, target: &'a Target) -> Result<Self> {
         let shape = heads.shape();
         let mut blocks = HashMap::new();
         for head in 0..shape.depths {
@@ -68,23 +68,23 @@ impl<'a> BatchedHeads<'a> {
             for layer in layers {
                 let block = HeadMatrix::Block { head, layer };
                 if let std::collections::hash_map::Entry::Vacant(entry) = blocks.entry(block) {
-                    entry.insert(tensor(heads.matrix(block)?)?);
+                    entry.insert(by_inputs(heads.matrix(block)?)?);
                 }
             }
         }
         let outputs = match shape.output {
-            HeadOutput::Target => vec![tensor(target.lm_head)?],
-            HeadOutput::Shared => vec![tensor(heads.matrix(HeadMatrix::Output(0))?)?],
+            HeadOutput::Target => vec![target.lm_head().t().map_err(from_candle)?],
+            HeadOutput::Shared => vec![by_inputs(heads.matrix(HeadMatrix::Output(0))?)?],
             HeadOutput::Own => {
-                let own = (0..shape.depths).map(|head| tensor(heads.matrix(HeadMatrix::Output(head))?));
+                let own = (0..shape.depths).map(|head| by_inputs(heads.matrix(HeadMatrix::Output(head))?));
                 own.collect::<Result<_>>()?
             }
         };
         let trunk = match shape.form {
-            HeadForm::Parallel => Some(tensor(heads.matrix(HeadMatrix::Trunk)?)?),
+            HeadForm::Parallel => Some(by_inputs(heads.matrix(HeadMatrix::Trunk)?)?),
             HeadForm::Recurrent => None,
         };
-        Ok(Self { heads, embedding: target.embedding, trunk, blocks, outputs })
+        Ok(Self { heads, embedding: target.embedding(), trunk, blocks, outputs })
     }
 
     /// What the heads propose from each row.
@@ -106,7 +106,7 @@ impl<'a> BatchedHeads<'a> {
         let shape = self.heads.shape();
         let size = shape.hidden_size;
         let hidden: Vec<f32> = rows.iter().flat_map(|row| row.hidden).copied().collect();
-        let trunk = product(&hidden, trunk)?;
+        let trunk = product(hidden.clone(), trunk)?;
         let mut rankings: Vec<Vec<Ranking>> = vec![Vec::new(); rows.len()];
         for head in 0..shape.depths {
             let place = head * size..(head + 1) * size;
@@ -114,7 +114,7 @@ impl<'a> BatchedHeads<'a> {
             let bias = self.heads.bias(HeadVector::TrunkBias).map(|bias| &bias[place.clone()]);
             let mut states = residual(&hidden, own.copied().collect(), bias);
             for layer in 1..shape.layers {
-                let product = product(&states, &self.blocks[&HeadMatrix::Block { head, layer }])?;
+                let product = product(states.clone(), &self.blocks[&HeadMatrix::Block { head, layer }])?;
                 states = residual(&states, product, self.heads.bias(HeadVector::BlockBias { head, layer }));
             }
             let scenes: Vec<&DraftScene<'_>> = rows.iter().map(|row| &row.scene).collect();
@@ -140,20 +140,23 @@ impl<'a> BatchedHeads<'a> {
         let mut firsts: Vec<usize> = (0..rows.len()).collect();
         for depth in 0..shape.depths {
             let (mut above, mut inputs, mut scenes, mut tokens) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-            for ((row, level), first) in rows.iter().zip(&levels).zip(&mut firsts) {
-                let begin = tokens.len();
-                for node in level.nodes() {
-                    let state = &states[(*first + node.parent) * size..][..size];
-                    above.extend_from_slice(state);
-                    inputs.extend_from_slice(state);
-                    inputs.extend_from_slice(self.embedding.row(node.token as usize));
-                    scenes.push(&row.scene);
-                    tokens.push(node.token);
+            let gather = |embedding: &[f32]| {
+                for ((row, level), first) in rows.iter().zip(&levels).zip(&mut firsts) {
+                    let begin = tokens.len();
+                    for node in level.nodes() {
+                        let state = &states[(*first + node.parent) * size..][..size];
+                        above.extend_from_slice(state);
+                        inputs.extend_from_slice(state);
+                        inputs.extend_from_slice(&embedding[node.token as usize * size..][..size]);
+                        scenes.push(&row.scene);
+                        tokens.push(node.token);
+                    }
+                    *first = begin;
                 }
-                *first = begin;
-            }
+            };
+            values(self.embedding, gather).map_err(from_candle)?;
             let block = shape.block_of(depth);
-            let product = product(&inputs, &self.blocks[&HeadMatrix::Block { head: block, layer: 0 }])?;
+            let product = product(inputs, &self.blocks[&HeadMatrix::Block { head: block, layer: 0 }])?;
             states = residual(&above, product, self.heads.bias(HeadVector::BlockBias { head: block, layer: 0 }));
             let rankings = self.rank(depth, &states, &scenes)?;
             let correct = |((ranking, scene), &token): ((Ranking, &&DraftScene<'_>), &u32)| {
@@ -173,12 +176,10 @@ impl<'a> BatchedHeads<'a> {
     fn rank(&self, head: usize, states: &[f32], scenes: &[&DraftScene<'_>]) -> Result<Vec<Ranking>> {
         let shape = self.heads.shape();
         let output = &self.outputs[shape.output_of(head)];
-        let logits = product(states, output)?;
-        let rows = logits.par_chunks(logits.len() / scenes.len());
-        let rank = |(row, scene): (&[f32], &&DraftScene<'_>)| {
-            scene.scoring(shape, head).rank(&row[..shape.draft_vocab.min(row.len())])
-        };
-        Ok(rows.zip(scenes).map(rank).collect())
+        let rank =
+            |(row, scene): (&[f32], &&DraftScene<'_>)| scene.scoring(shape, head).rank(&row[..shape.draft_vocab]);
+        let logits = product(states.to_vec(), output)?;
+        Ok(logits.par_chunks(logits.len() / scenes.len()).zip(scenes).map(rank).collect())
     }
 }
 

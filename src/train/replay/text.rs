@@ -1,10 +1,10 @@
-//! A text to be replayed: a prompt, what the model made of it, and the rows that decided it.
+//! A text to be replayed: a prompt, what the model made of it, and, where they are known, the rows that decided it.
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// A plain greedy answer with its hidden rows.
+/// A plain greedy answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct Text {
     /// Of the prompt.
     pub id: String,
     /// Of the prompt.
@@ -15,17 +15,11 @@ pub struct Answer {
     pub tokens: Vec<u32>,
     /// Whether it came to one.
     pub ended: bool,
-    /// `[tokens, hidden]`, normed: the row that decided each token.
+    /// The row that decided each token, `[tokens, hidden]`, normed; empty where the model is to compute them.
     pub rows: Vec<f32>,
 }
 
-impl Answer {
-    /// The hidden row that decided a token.
-    pub fn hidden(&self, row: usize) -> &[f32] {
-        let size = self.rows.len() / self.tokens.len();
-        &self.rows[row * size..(row + 1) * size]
-    }
-
+impl Text {
     /// Its first tokens.
     #[must_use]
     pub fn first(&self, max_tokens: usize) -> Self {
@@ -81,10 +75,10 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn answer(tokens: &[u32], ended: bool) -> Answer {
+    fn answer(tokens: &[u32], ended: bool) -> Text {
         let rows = tokens.iter().flat_map(|&token| [token as f32; 2]).collect();
         let text = String::new;
-        Answer { id: text(), category: text(), prompt: vec![1], tokens: tokens.to_vec(), ended, rows }
+        Text { id: text(), category: text(), prompt: vec![1], tokens: tokens.to_vec(), ended, rows }
     }
 
     #[test]
@@ -106,7 +100,7 @@ mod tests {
         whole.check(&[2]).unwrap();
         assert_eq!(whole.first(5), whole);
         let cut = whole.first(2);
-        assert_eq!((&cut.tokens[..], cut.ended, cut.hidden(1)), (&[3, 4][..], false, &[4.0; 2][..]));
+        assert_eq!((&cut.tokens[..], cut.ended, &cut.rows[..]), (&[3, 4][..], false, &[3.0, 3.0, 4.0, 4.0][..]));
         cut.check(&[2]).unwrap();
         for wrong in [answer(&[], false), answer(&[3, 2, 4], false), answer(&[3, 2], false), answer(&[3], true)] {
             assert_eq!(wrong.check(&[2]).unwrap_err().code(), ErrorCode::InvalidOption);
