@@ -13,13 +13,16 @@ use draftree::error::Result;
 use draftree::model::MemorySource;
 use draftree::model::heads::HeadForm;
 use draftree::sampling::{Candidate, SamplingParams};
+use draftree::speculate::accept::AcceptRule;
 use draftree::speculate::costs::PassCosts;
 use draftree::speculate::grow::HeadCandidates;
 use draftree::speculate::shape::Shape;
 use draftree::speculate::tree::Tree;
 use draftree::speculate::{DraftPlan, Sources};
 use draftree::train::replay::heads::{BatchedHeads, HeadRow};
-use draftree::train::replay::{Model, ModelFacts, Place, Replay, Steps, TargetRows, Text, bests};
+use draftree::train::replay::{
+    Agreement, Live, Model, ModelFacts, Place, Replay, Steps, TargetRows, Text, Written, bests,
+};
 use draftree::train::target::Target;
 use harness::heads::{Heads, from_model};
 use harness::random::Random;
@@ -219,6 +222,48 @@ fn a_replay_learns_the_successors_that_the_backend_learns() {
 fn a_replay_remembers_what_an_engine_does() {
     let heads = fitted_heads::parallel(&embedded());
     check(&heads, &[("medusa,ngram", "auto", 8), ("medusa,ngram,recycling", "auto", 8)], true);
+}
+
+#[test]
+fn what_is_written_live_is_what_the_engine_writes() {
+    let (source, target) = (embedded(), target());
+    let heads = fitted_heads::parallel(&source);
+    let reader = harness::heads::cpu(&heads, &source);
+    let batched = BatchedHeads::new(&reader, &target).unwrap();
+    let facts = facts(&engine(None));
+    let texts = texts();
+    let prompts: Vec<&[u32]> = texts.iter().map(|text| &text.prompt[..]).collect();
+    let sampled = SamplingParams { temperature: 0.7, seed: 5, ..Default::default() };
+    let rules = ["exact", "typical:0.2,0.4", "topk:3,1"].map(|rule| AcceptRule::parse(rule).unwrap());
+    let with = |rule, draft| DraftPlan { accept: rule, ..plan(draft, "auto", 8) };
+    let plans: Vec<DraftPlan> = rules.iter().map(|&rule| with(rule, "medusa,ngram,recycling")).collect();
+    for sampling in [SamplingParams::default(), sampled] {
+        let live = Live {
+            target: &target,
+            facts: &facts,
+            heads: Some(&batched),
+            plans: &plans,
+            sampling: &sampling,
+            max_tokens: MAX_TOKENS,
+        };
+        let found = live.run(&prompts, &mut |done, total| assert!(done <= total)).unwrap();
+        for (&accept, found) in rules.iter().zip(&found) {
+            let options =
+                GenerateOptions { accept, sampling: sampling.clone(), ..options("medusa,ngram,recycling", "auto", 8) };
+            for (prompt, found) in PROMPTS.iter().zip(found) {
+                let written = harness::generate_afresh(&mut engine(Some(&heads)), &text(prompt), &options);
+                assert_eq!(found.tokens, written.tokens, "{accept:?}, {sampling:?}");
+                assert_eq!(found.steps.stats, written.stats.draft, "{accept:?}, {sampling:?}");
+            }
+        }
+        let lossy = Agreement::of(&found[2], &found[0]);
+        assert!(lossy.identical < 1.0 && lossy.prefix > 0.0, "{lossy:?}");
+        let rate = |found: &[Written]| {
+            let sum = |count: fn(&Steps) -> u32| found.iter().map(|text| count(&text.steps)).sum::<u32>();
+            f64::from(sum(Steps::tokens)) / f64::from(sum(Steps::passes))
+        };
+        assert!(rate(&found[2]) > rate(&found[0]), "more passes");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 pub mod heads;
 mod lane;
+mod live;
 mod rows;
 mod text;
 
@@ -17,6 +18,7 @@ use rayon::prelude::*;
 
 use self::heads::{BatchedHeads, HeadRow};
 pub use self::lane::{Lane, Memory, ModelFacts, Steps};
+pub use self::live::{Agreement, Live, Written};
 pub use self::rows::TargetRows;
 pub use self::text::Text;
 use crate::backend::GenerationSetup;
