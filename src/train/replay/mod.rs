@@ -10,6 +10,7 @@ pub mod heads;
 mod lane;
 mod live;
 mod rows;
+mod summary;
 mod text;
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,6 +21,7 @@ use self::heads::{BatchedHeads, HeadRow};
 pub use self::lane::{Lane, Memory, ModelFacts, Steps};
 pub use self::live::{Agreement, Live, Written};
 pub use self::rows::TargetRows;
+pub use self::summary::{Summary, Tally, category, spread};
 pub use self::text::Text;
 use crate::backend::GenerationSetup;
 use crate::backend::cpu::heads::DraftScene;
