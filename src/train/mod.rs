@@ -5,7 +5,12 @@
 //!                                                  └───────────────────────────────► evaluation by replay
 //! ```
 
+pub mod answers;
+pub mod distill;
+pub mod progress;
+pub mod prompts;
 pub mod replay;
+pub mod sampler;
 pub mod states;
 pub mod target;
 
@@ -14,4 +19,9 @@ use crate::error::{Error, ErrorCode};
 /// Shapes are checked before tensors are made, so what candle finds wrong is a fault of this package.
 pub(crate) fn from_candle(error: candle_core::Error) -> Error {
     Error::new(ErrorCode::Internal, error.to_string())
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -273,6 +273,6 @@ fn now_ms() -> f64 {
 }
 
 /// The standard library knows no time zones; templates that ask for a date get that of UTC.
-fn utc_seconds() -> i64 {
+pub fn utc_seconds() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }

@@ -1,6 +1,7 @@
 //! The native command line: looks into model files, and runs them without a browser.
 
 mod generate;
+mod train;
 
 use std::process::ExitCode;
 
@@ -27,12 +28,15 @@ enum Command {
     },
     /// Write text on this machine's GPU or CPU.
     Generate(Box<generate::Args>),
+    /// Make draft heads for a model: let it answer prompts, and keep what heads learn from.
+    Train(Box<train::Args>),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Inspect { path } => print_report(&path),
         Command::Generate(args) => generate::run(&args),
+        Command::Train(args) => train::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,7 +3,7 @@
 //! Inner loops go over [`LANES`] numbers that lie side by side, so that the compiler makes vector instructions of them; `pulp` chooses
 //! at run time those that the processor has.
 
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 
 use super::NewTokens;
 use super::cache::{HeadCache, LANES, key_index, value_width};
@@ -82,10 +82,10 @@ impl<'a> Attention<'a> {
             for (queries, out) in parts {
                 let look = Look { head_dim, queries, seen, cache: &*task.cache, scratch: &mut scratch, out };
                 match queries.len() / head_dim {
-                    1 => self.arch.dispatch(|| look.back::<1>()),
-                    2 => self.arch.dispatch(|| look.back::<2>()),
-                    3 => self.arch.dispatch(|| look.back::<3>()),
-                    _ => self.arch.dispatch(|| look.back::<MOST_QUERIES>()),
+                    1 => self.arch.dispatch(LookBack::<1>(look)),
+                    2 => self.arch.dispatch(LookBack::<2>(look)),
+                    3 => self.arch.dispatch(LookBack::<3>(look)),
+                    _ => self.arch.dispatch(LookBack::<MOST_QUERIES>(look)),
                 }
             }
         }
@@ -165,10 +165,15 @@ struct Look<'a> {
     out: &'a mut [f32],
 }
 
-impl Look<'_> {
+/// The work on `Q` queries. No closure, since it has to be compiled as part of the function that may use the processor's instructions.
+struct LookBack<'a, const Q: usize>(Look<'a>);
+
+impl<const Q: usize> NullaryFnOnce for LookBack<'_, Q> {
+    type Output = ();
+
     #[inline(always)]
-    fn back<const Q: usize>(self) {
-        let Self { head_dim, queries, seen, cache, scratch, out } = self;
+    fn call(self) {
+        let Look { head_dim, queries, seen, cache, scratch, out } = self.0;
         let (end, width) = (seen.end(), value_width(head_dim));
         let slots = end.next_multiple_of(LANES);
         let Scratch { scores, sums } = scratch;

@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use self::attention::{Attention, Task};
 pub use self::cache::KvCache;
 pub use self::forest::Forest;
+pub(super) use self::rows::{exp, vectorised};
 pub use self::weights::TargetWeights;
 use super::from_candle;
 use crate::error::Result;

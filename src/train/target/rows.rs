@@ -1,6 +1,6 @@
 //! What happens to rows between matrix products, many rows at once.
 
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
 use super::cache::LANES;
@@ -8,28 +8,49 @@ use super::cache::LANES;
 /// Rows of a task at least.
 const MIN_ROWS: usize = 16;
 
+/// Work that is compiled once more for the instructions that the processor may have. No closure, since one need not become part of the
+/// function that may use them.
+macro_rules! vectorised {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* } -> $output:ty $body:block) => {
+        $(#[$doc])*
+        pub(in crate::train) struct $name<'a> { $(pub $field: $type),* }
+
+        impl NullaryFnOnce for $name<'_> {
+            type Output = $output;
+
+            #[inline(always)]
+            fn call(self) -> $output {
+                let Self { $($field),* } = self;
+                $body
+            }
+        }
+    };
+}
+pub(in crate::train) use vectorised;
+
 /// `x / rms(x) * gain` of rows `[rows, gain.len()]`.
 pub(super) fn norm(rows: &[f32], gain: &[f32], epsilon: f32) -> Vec<f32> {
     let (arch, width) = (Arch::new(), gain.len());
     let mut normed = vec![0.0; rows.len()];
     let pairs = normed.par_chunks_exact_mut(width).zip(rows.par_chunks_exact(width));
-    pairs.with_min_len(MIN_ROWS).for_each(|(out, row)| arch.dispatch(|| norm_row(row, gain, epsilon, out)));
+    pairs.with_min_len(MIN_ROWS).for_each(|(out, row)| arch.dispatch(NormRow { row, gain, epsilon, out }));
     normed
 }
 
-#[inline(always)]
-fn norm_row(row: &[f32], gain: &[f32], epsilon: f32, out: &mut [f32]) {
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    let mut sums = [0.0f32; LANES];
-    for chunk in chunks {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *sum = x.mul_add(*x, *sum);
+vectorised! {
+    NormRow { row: &'a [f32], gain: &'a [f32], epsilon: f32, out: &'a mut [f32] } -> () {
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        let mut sums = [0.0f32; LANES];
+        for chunk in chunks {
+            for (sum, x) in sums.iter_mut().zip(chunk) {
+                *sum = x.mul_add(*x, *sum);
+            }
         }
-    }
-    let total = sums.iter().sum::<f32>() + rest.iter().map(|x| x * x).sum::<f32>();
-    let factor = 1.0 / (total / row.len() as f32 + epsilon).sqrt();
-    for ((out, x), gain) in out.iter_mut().zip(row).zip(gain) {
-        *out = x * factor * gain;
+        let total = sums.iter().sum::<f32>() + rest.iter().map(|x| x * x).sum::<f32>();
+        let factor = 1.0 / (total / row.len() as f32 + epsilon).sqrt();
+        for ((out, x), gain) in out.iter_mut().zip(row).zip(gain) {
+            *out = x * factor * gain;
+        }
     }
 }
 
@@ -37,9 +58,15 @@ fn norm_row(row: &[f32], gain: &[f32], epsilon: f32, out: &mut [f32]) {
 pub(super) fn add(rows: &mut [f32], more: &[f32]) {
     const TASK: usize = 1 << 14;
     let arch = Arch::new();
-    rows.par_chunks_mut(TASK).zip(more.par_chunks(TASK)).for_each(|(rows, more)| {
-        arch.dispatch(|| rows.iter_mut().zip(more).for_each(|(row, more)| *row += more));
-    });
+    rows.par_chunks_mut(TASK).zip(more.par_chunks(TASK)).for_each(|(rows, more)| arch.dispatch(AddRows { rows, more }));
+}
+
+vectorised! {
+    AddRows { rows: &'a mut [f32], more: &'a [f32] } -> () {
+        for (row, more) in rows.iter_mut().zip(more) {
+            *row += more;
+        }
+    }
 }
 
 /// `silu(gate) * up` of rows that hold all gates, then all ups, `[rows, ffn]`.
@@ -49,13 +76,17 @@ pub(super) fn swiglu(gate_up: &[f32], ffn: usize) -> Vec<f32> {
     let pairs = out.par_chunks_exact_mut(ffn).zip(gate_up.par_chunks_exact(2 * ffn));
     pairs.with_min_len(MIN_ROWS / 4).for_each(|(out, row)| {
         let (gates, ups) = row.split_at(ffn);
-        arch.dispatch(|| {
-            for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
-                *out = gate / (1.0 + exp(-gate)) * up;
-            }
-        });
+        arch.dispatch(GateRow { gates, ups, out });
     });
     out
+}
+
+vectorised! {
+    GateRow { gates: &'a [f32], ups: &'a [f32], out: &'a mut [f32] } -> () {
+        for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
+            *out = gate / (1.0 + exp(-gate)) * up;
+        }
+    }
 }
 
 /// The exponential function to two units in the last place, without a call, so that loops of it become vector instructions. 0 below the
