@@ -19,6 +19,7 @@ use draftree::speculate::grow::HeadCandidates;
 use draftree::speculate::shape::Shape;
 use draftree::speculate::tree::Tree;
 use draftree::speculate::{DraftPlan, Sources};
+use draftree::train::answers::Answer;
 use draftree::train::replay::heads::{BatchedHeads, HeadRow};
 use draftree::train::replay::{
     Agreement, Live, Model, ModelFacts, Place, Replay, Steps, TargetRows, Text, Written, bests,
@@ -70,14 +71,14 @@ fn texts() -> Vec<Text> {
     let mut plain = engine(None);
     let answer = |prompt: &&str| {
         let written = harness::generate_afresh(&mut plain, &text(prompt), &options("none", "auto", 1));
-        Text {
+        let answer = Answer {
             id: (*prompt).to_owned(),
             category: "stories".to_owned(),
-            rows: Vec::new(),
             ended: written.finish == FinishReason::Stop,
             prompt: written.prompt,
             tokens: written.tokens,
-        }
+        };
+        Text { answer, rows: Vec::new() }
     };
     PROMPTS.iter().map(answer).collect()
 }
@@ -99,7 +100,8 @@ struct Reference {
 
 impl Model for Reference {
     fn open(&mut self, texts: &[&Text]) -> Result<Vec<Vec<f32>>> {
-        let whole = |text: &&Text| ([&text.prompt[..], &text.tokens].concat(), text.prompt.len() - 1);
+        let whole =
+            |text: &&Text| ([&text.answer.prompt[..], &text.answer.tokens].concat(), text.answer.prompt.len() - 1);
         self.texts = texts.iter().map(whole).collect();
         let backend = &mut self.backend;
         let hidden = |(text, first): &(Vec<u32>, usize)| {
@@ -232,7 +234,7 @@ fn what_is_written_live_is_what_the_engine_writes() {
     let batched = BatchedHeads::new(&reader, &target).unwrap();
     let facts = facts(&engine(None));
     let texts = texts();
-    let prompts: Vec<&[u32]> = texts.iter().map(|text| &text.prompt[..]).collect();
+    let prompts: Vec<&[u32]> = texts.iter().map(|text| &text.answer.prompt[..]).collect();
     let sampled = SamplingParams { temperature: 0.7, seed: 5, ..Default::default() };
     let rules = ["exact", "typical:0.2,0.4", "topk:3,1"].map(|rule| AcceptRule::parse(rule).unwrap());
     let with = |rule, draft| DraftPlan { accept: rule, ..plan(draft, "auto", 8) };

@@ -1,5 +1,6 @@
 //! The native command line: looks into model files, and runs them without a browser.
 
+mod eval;
 mod generate;
 mod train;
 
@@ -30,6 +31,8 @@ enum Command {
     Generate(Box<generate::Args>),
     /// Make draft heads for a model: let it answer prompts, and keep what heads learn from.
     Train(Box<train::Args>),
+    /// Measure how many tokens passes bring, by drafters and trees, on a model's own answers.
+    Eval(Box<eval::Args>),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Command::Inspect { path } => print_report(&path),
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Eval(args) => eval::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,6 +12,7 @@ mod live;
 mod rows;
 mod summary;
 mod text;
+mod ways;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,6 +24,7 @@ pub use self::live::{Agreement, Live, Written};
 pub use self::rows::TargetRows;
 pub use self::summary::{Summary, Tally, category, spread};
 pub use self::text::Text;
+pub use self::ways::{TreeChoice, Way, ways};
 use crate::backend::GenerationSetup;
 use crate::backend::cpu::heads::DraftScene;
 use crate::error::{Error, ErrorCode, Result};
@@ -146,7 +148,7 @@ impl Replay<'_> {
 
     /// Tokens to replay under all plans.
     fn tokens(&self, texts: &[Text]) -> usize {
-        self.plans.len() * texts.iter().map(|text| text.tokens.len().min(self.max_tokens)).sum::<usize>()
+        self.plans.len() * texts.iter().map(|text| text.answer.tokens.len().min(self.max_tokens)).sum::<usize>()
     }
 
     fn forgotten(&self, plan: &DraftPlan) -> Memory {
@@ -157,8 +159,8 @@ impl Replay<'_> {
         let setup = GenerationSetup {
             sampling: SamplingParams::default(),
             end_tokens: self.facts.end_tokens.clone(),
-            max_tokens: if text.ended { self.max_tokens } else { text.tokens.len() } as u32,
-            prompt: text.prompt.clone(),
+            max_tokens: if text.answer.ended { self.max_tokens } else { text.answer.tokens.len() } as u32,
+            prompt: text.answer.prompt.clone(),
             valid_tokens: self.facts.valid_tokens,
             draft: plan.clone(),
         };
@@ -194,20 +196,20 @@ impl Replay<'_> {
         let sampling = SamplingParams::default();
         let mut rows = Vec::new();
         for (text, hidden) in texts.iter().zip(hidden) {
-            let pairs = hidden.chunks_exact(hidden.len() / text.tokens.len()).zip(&text.tokens);
-            rows.extend(pairs.enumerate().take(text.tokens.len() - 1).map(|(row, (hidden, &root))| HeadRow {
+            let pairs = hidden.chunks_exact(hidden.len() / text.answer.tokens.len()).zip(&text.answer.tokens);
+            rows.extend(pairs.enumerate().take(text.answer.tokens.len() - 1).map(|(row, (hidden, &root))| HeadRow {
                 hidden,
                 root,
                 scene: DraftScene {
                     sampling: &sampling,
-                    context_length: text.prompt.len() + row,
+                    context_length: text.answer.prompt.len() + row,
                     valid_tokens: self.facts.valid_tokens,
                     shares_noise: true,
                 },
             }));
         }
         let mut found = heads.candidates(&rows)?.into_iter();
-        Ok(texts.iter().map(|text| found.by_ref().take(text.tokens.len() - 1).collect()).collect())
+        Ok(texts.iter().map(|text| found.by_ref().take(text.answer.tokens.len() - 1).collect()).collect())
     }
 
     /// Asks the model for what recycling is about to learn.
@@ -230,7 +232,7 @@ impl Replay<'_> {
 impl Group<'_> {
     /// Where the nodes of a lane's tree stand.
     fn places(&self, text: usize, lane: &Lane) -> Vec<Place> {
-        let tokens = &self.texts[text].tokens;
+        let tokens = &self.texts[text].answer.tokens;
         let tree = &lane.generation.drafted.tree;
         let mut places = vec![Place { text, row: lane.generation.emitted as usize, tail: Vec::new() }];
         for node in 1..tree.len() {
@@ -252,7 +254,7 @@ impl Group<'_> {
                 lane.teach(node, self.bests.get(place).ok_or_else(unknown)?);
             }
         }
-        let tokens = &self.texts[text].tokens;
+        let tokens = &self.texts[text].answer.tokens;
         let emitted = lane.generation.emitted as usize;
         // Rows that the walk does not reach choose nothing that counts.
         let chosen = |&depth: &usize| tokens.get(emitted + depth).copied().unwrap_or_default();

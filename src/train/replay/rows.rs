@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use super::text::check_greedy;
 use super::{Model, Place, Text, bests};
 use crate::error::Result;
 use crate::sampling::Candidate;
@@ -24,6 +25,8 @@ pub struct TargetRows<'a> {
     texts: Vec<Open>,
     /// Memory of earlier groups.
     spare: Vec<KvCache>,
+    /// Whether texts were seen to be greedy ones.
+    checked: bool,
 }
 
 /// A text of the group.
@@ -38,14 +41,16 @@ struct Open {
 impl<'a> TargetRows<'a> {
     /// For texts of this model; ids from `valid_tokens` on are never chosen.
     pub fn new(target: &'a Target, valid_tokens: u32) -> Self {
-        Self { target, valid_tokens: valid_tokens as usize, texts: Vec::new(), spare: Vec::new() }
+        Self { target, valid_tokens: valid_tokens as usize, texts: Vec::new(), spare: Vec::new(), checked: false }
     }
 
     /// Computes texts together.
     fn compute(&mut self, texts: &[&Text]) -> Result<()> {
         let hidden_size = self.target.config().hidden_size;
-        let whole: Vec<Vec<u32>> =
-            texts.iter().map(|text| [&text.prompt[..], &text.tokens[..text.tokens.len() - 1]].concat()).collect();
+        let whole: Vec<Vec<u32>> = texts
+            .iter()
+            .map(|text| [&text.answer.prompt[..], &text.answer.tokens[..text.answer.tokens.len() - 1]].concat())
+            .collect();
         let mut caches: Vec<KvCache> = texts
             .iter()
             .map(|_| {
@@ -66,10 +71,25 @@ impl<'a> TargetRows<'a> {
         for ((text, whole), cache) in texts.iter().zip(&whole).zip(caches) {
             let (own, behind) = rest.split_at(whole.len() * hidden_size);
             rest = behind;
-            let hidden = own[(text.prompt.len() - 1) * hidden_size..].to_vec();
-            self.texts.push(Open { cache, prompt: text.prompt.len(), hidden });
+            let hidden = own[(text.answer.prompt.len() - 1) * hidden_size..].to_vec();
+            self.texts.push(Open { cache, prompt: text.answer.prompt.len(), hidden });
         }
         Ok(())
+    }
+
+    /// Checks that the first tokens of texts are those that the model finds most probable.
+    fn check(&mut self, texts: &[&Text]) -> Result<()> {
+        let each = (LOGIT_ROWS / texts.len().max(1)).max(1);
+        let (mut places, mut tokens) = (Vec::new(), Vec::new());
+        for (number, text) in texts.iter().enumerate() {
+            let firsts = text.answer.tokens.iter().take(each);
+            tokens.extend(firsts.clone());
+            places.extend((0..firsts.len()).map(|row| Place { text: number, row, tail: Vec::new() }));
+        }
+        let bests = self.bests(&places)?;
+        let found =
+            bests.iter().zip(&tokens).filter(|(bests, token)| bests.first().map(|best| best.token) == Some(**token));
+        check_greedy(found.count(), tokens.len())
     }
 
     /// The hidden rows of places, in their order.
@@ -113,11 +133,15 @@ impl Model for TargetRows<'_> {
         self.spare.extend(self.texts.drain(..).map(|text| text.cache));
         let (mut first, mut rows) = (0, 0);
         for (at, text) in texts.iter().enumerate() {
-            rows += text.prompt.len() + text.tokens.len();
+            rows += text.answer.prompt.len() + text.answer.tokens.len();
             if rows >= TEXT_ROWS || at + 1 == texts.len() {
                 self.compute(&texts[first..=at])?;
                 (first, rows) = (at + 1, 0);
             }
+        }
+        if !self.checked {
+            self.check(texts)?;
+            self.checked = true;
         }
         Ok(self.texts.iter().map(|text| text.hidden.clone()).collect())
     }

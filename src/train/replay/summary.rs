@@ -67,7 +67,7 @@ impl Summary {
     pub fn of<'a>(texts: &[Text], steps: impl IntoIterator<Item = &'a Steps>) -> Self {
         let mut summary = Self::default();
         for (text, steps) in texts.iter().zip(steps) {
-            let name = category(&text.category);
+            let name = category(&text.answer.category);
             let place = summary.categories.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
                 summary.categories.push((name.to_owned(), Tally::default()));
                 summary.categories.len() - 1
@@ -109,16 +109,17 @@ pub fn spread<'a>(categories: impl IntoIterator<Item = &'a str>, count: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::answers::Answer;
 
     fn text(category: &str, tokens: &[u32]) -> Text {
-        Text {
+        let answer = Answer {
             id: String::new(),
             category: category.to_owned(),
             prompt: vec![1],
             tokens: tokens.to_vec(),
             ended: false,
-            rows: Vec::new(),
-        }
+        };
+        Text { answer, rows: Vec::new() }
     }
 
     fn steps(emitted: &[u32]) -> Steps {
