@@ -47,15 +47,27 @@ pub struct Distilled {
     pub tokens: usize,
     /// Answers left out since their prompt was too long.
     pub too_long: usize,
-    /// Questions of the model's own that were empty or had no end.
-    pub unasked: usize,
+    /// Questions of the model's own that were empty or had no end, and answers of others without a token.
+    pub empty: usize,
 }
 
 /// A prompt that waits for its next answer.
-struct Job {
-    prompt: Prompt,
+pub(super) struct Job {
+    pub prompt: Prompt,
     /// Texts of the answers to the turns before.
-    answered: Vec<String>,
+    pub answered: Vec<String>,
+}
+
+impl Job {
+    /// The id of the next answer.
+    pub fn answer_id(&self) -> String {
+        self.prompt.answer_id(self.answered.len())
+    }
+
+    /// Answers that are missing.
+    pub fn left(&self) -> usize {
+        self.prompt.answers() - self.answered.len()
+    }
 }
 
 /// An answer that is being written.
@@ -96,7 +108,7 @@ pub fn distill(
         return Err(Error::new(ErrorCode::InvalidOption, message));
     }
     let (queue, kept) = unanswered(prompts, answers, text);
-    let left = queue.iter().map(|job| job.prompt.answers() - job.answered.len()).sum();
+    let left = queue.iter().map(Job::left).sum();
     let mut run = Run {
         target,
         text,
@@ -114,18 +126,17 @@ pub fn distill(
 }
 
 /// What is still to be answered, and how many answers are there.
-fn unanswered(prompts: &[Prompt], answers: &AnswerFile, text: &TextParts) -> (VecDeque<Job>, usize) {
+pub(super) fn unanswered(prompts: &[Prompt], answers: &AnswerFile, text: &TextParts) -> (VecDeque<Job>, usize) {
     let mut kept = 0;
     let mut jobs: Vec<Job> = Vec::new();
     for prompt in prompts {
         let there = (0..prompt.answers()).map_while(|turn| answers.get(&prompt.answer_id(turn)));
         let answered: Vec<String> = there.map(|answer| text.tokenizer.decode(&answer.tokens, true)).collect();
         kept += answered.len();
-        if answered.len() < prompt.answers() {
-            jobs.push(Job { prompt: prompt.clone(), answered });
-        }
+        jobs.push(Job { prompt: prompt.clone(), answered });
     }
-    jobs.sort_by_key(|job| std::cmp::Reverse(job.prompt.answers() - job.answered.len()));
+    jobs.retain(|job| job.left() > 0);
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.left()));
     (jobs.into(), kept)
 }
 
@@ -191,13 +202,13 @@ impl Run<'_> {
         let prompt = job.prompt.ids_after(&job.answered, text)?;
         let context = self.target.config().max_position_embeddings;
         if prompt.len() > options.max_prompt || prompt.len() >= context {
-            for _ in job.answered.len()..job.prompt.answers() {
+            for _ in 0..job.left() {
                 self.done.too_long += 1;
                 self.progress.drop_one();
             }
             return Ok(None);
         }
-        let name = job.prompt.answer_id(job.answered.len());
+        let name = job.answer_id();
         let mut sampling = options.sampling.clone();
         sampling.seed ^= hash(if asks { format!("{name} asks") } else { name }.as_bytes());
         if asks {
@@ -247,7 +258,7 @@ impl Run<'_> {
     fn ask(&mut self, mut job: Job, tokens: &[u32], ended: bool) {
         let question = self.text.tokenizer.decode(tokens, true).trim().to_owned();
         if !ended || question.is_empty() {
-            self.done.unasked += 1;
+            self.done.empty += 1;
             self.progress.drop_one();
             return;
         }
@@ -260,10 +271,10 @@ impl Run<'_> {
         self.done.made += 1;
         self.done.tokens += tokens.len();
         self.progress.finish_one(tokens.len());
-        let id = job.prompt.answer_id(job.answered.len());
+        let id = job.answer_id();
         job.answered.push(self.text.tokenizer.decode(&tokens, true));
         self.answers.append(Answer { id, category: job.prompt.category.clone(), prompt, tokens, ended })?;
-        if job.answered.len() < job.prompt.answers() {
+        if job.left() > 0 {
             self.queue.push_front(job);
         }
         Ok(())

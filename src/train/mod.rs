@@ -7,6 +7,9 @@
 
 pub mod answers;
 pub mod distill;
+pub mod endpoint;
+pub mod extract;
+pub mod overlap;
 pub mod progress;
 pub mod prompts;
 pub mod replay;

@@ -132,14 +132,16 @@ impl Prompt {
         if turn == 0 { self.id.clone() } else { format!("{}.{turn}", self.id) }
     }
 
-    /// The text of everything that is asked, for comparing prompts.
-    pub fn asked(&self) -> impl Iterator<Item = &str> {
-        let (text, turns) = match &self.content {
-            Content::Text(text) => (Some(text.as_str()), &[][..]),
-            Content::Turns { turns, .. } => (None, &turns[..]),
-            Content::Invented => (None, &[][..]),
-        };
-        text.into_iter().chain(turns.iter().map(String::as_str))
+    /// The text of every message that is sent, whoever is said to have written it.
+    pub fn sent(&self) -> Vec<&str> {
+        match &self.content {
+            Content::Text(text) => vec![text],
+            Content::Turns { before, turns } => {
+                let before = before.iter().map(|message| &*message.content);
+                before.chain(turns.iter().map(String::as_str)).collect()
+            }
+            Content::Invented => Vec::new(),
+        }
     }
 
     /// The messages up to turn `answers.len()`, where the turns before it were answered so; none for plain text.

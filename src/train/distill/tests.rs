@@ -138,7 +138,7 @@ fn the_model_asks_itself_where_nobody_does() {
     let own: Vec<Prompt> = (0..6).map(Prompt::invented).collect();
     let long = DistillOptions { max_tokens: 60, ..options(0.0, 4) };
     let (done, answers) = model.run(&own, &long, &folder.join("asked"));
-    assert_eq!(done.made + done.unasked, 6);
+    assert_eq!(done.made + done.empty, 6);
     for answer in &answers {
         let prompt = model.text.tokenizer.decode(&answer.prompt, false);
         assert!(prompt.starts_with("user: ") && prompt.ends_with("\n</s> assistant:"), "{prompt}");
