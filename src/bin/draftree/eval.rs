@@ -1,6 +1,7 @@
 //! `draftree eval`: how many tokens passes bring, by drafters, trees and rules, on the model's own answers to prompts.
 
 mod report;
+mod texts;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,17 +17,14 @@ use draftree::sampling::SamplingParams;
 use draftree::speculate::DraftPlan;
 use draftree::speculate::accept::{AcceptRule, Guarantee};
 use draftree::speculate::shape::RankTree;
-use draftree::train::answers::{Answer, AnswerFile};
-use draftree::train::distill::{DistillOptions, distill};
-use draftree::train::prompts::{Prompt, read_prompts};
 use draftree::train::replay::heads::BatchedHeads;
 use draftree::train::replay::{
-    Agreement, Live, Model, ModelFacts, Replay, Summary, TargetRows, Text, TreeChoice, Way, spread, ways,
+    Agreement, Live, Model, ModelFacts, Replay, Summary, TargetRows, Text, TreeChoice, Way, ways,
 };
-use draftree::train::states::States;
 use draftree::train::target::Target;
 
 use self::report::{Report, Run};
+use self::texts::texts;
 use crate::generate::utc_seconds;
 
 #[derive(Debug, clap::Args)]
@@ -37,8 +35,7 @@ pub struct Args {
     /// Prompts, a JSON object a line, as for train. Of conversations every turn is answered and counted.
     #[arg(long)]
     prompts: PathBuf,
-    /// Folder for the model's greedy answers (answers.jsonl); a stopped run goes on from it. Hidden rows are taken from states/ in it
-    /// where they are there, else computed.
+    /// Folder for the model's greedy answers (answers.jsonl) and their hidden rows (states/); a stopped run goes on from it.
     #[arg(long)]
     work: PathBuf,
     /// Draft heads, as safetensors; without it those that lie beside the model, if there are some.
@@ -63,7 +60,7 @@ pub struct Args {
     /// Let drafting remember what it learnt from one answer to the next, as in a chat; else each begins afresh.
     #[arg(long)]
     keep: bool,
-    /// Compute hidden rows even where states are there, which are stored in half precision.
+    /// Compute hidden rows in every run, instead of keeping them in half precision; where recycling drafts, that is done anyway.
     #[arg(long)]
     exact_rows: bool,
     /// Rules besides the exact one: typical[:EPSILON,ALPHA] and topk[:K,TOLERANCE]. Texts are then written with each, and compared with
@@ -102,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let trees = args.tree.iter().map(|tree| tree_choice(tree, &model.trees)).collect::<Result<Vec<_>>>()?;
     let shape = model.heads.as_ref().map(CpuHeads::shape);
     let ways = ways(&args.draft, &trees, &args.nodes, &rules, shape)?;
-    let texts = texts(args, &model)?;
+    let texts = texts(args, &model, &ways)?;
     let heads = model.heads.as_ref().map(|heads| BatchedHeads::new(heads, &model.target)).transpose()?;
     let runs = match args.is_live() {
         true => write(args, &model, heads.as_ref(), &texts, &ways)?,
@@ -189,65 +186,6 @@ fn tree_choice(text: &str, measured: &[Vec<usize>]) -> Result<TreeChoice> {
         }
         tree => named(tree, tree),
     }
-}
-
-/// The greedy answers to the prompts, in their order, with hidden rows where states are there.
-fn texts(args: &Args, model: &Loaded) -> Result<Vec<Text>> {
-    let mut prompts = read_prompts(&args.prompts, &model.text)?;
-    if let Some(count) = args.per_category {
-        let chosen = spread(prompts.iter().map(|prompt| &prompt.category[..]), count);
-        prompts = chosen.into_iter().map(|number| prompts[number].clone()).collect();
-    }
-    let answers = answers(args, model, &prompts)?;
-    let folder = args.work.join("states");
-    if args.exact_rows || !folder.join("states.json").exists() {
-        return Ok(answers.into_iter().map(|answer| Text { answer, rows: Vec::new() }).collect());
-    }
-    let states = States::open(&folder)?;
-    let (identity, quantisation) = (model.target.identity(), model.target.quantisation().to_string());
-    if states.header.model != identity || states.header.quantisation != quantisation {
-        let message = format!(
-            "{} has states of the model {} in {}, expected {identity} in {quantisation}; use another folder",
-            folder.display(),
-            states.header.model,
-            states.header.quantisation
-        );
-        return Err(Error::new(ErrorCode::InvalidOption, message));
-    }
-    Text::with_states(answers, &states)
-}
-
-/// Answers prompts that have none yet, and returns the answers to all.
-fn answers(args: &Args, model: &Loaded, prompts: &[Prompt]) -> Result<Vec<Answer>> {
-    std::fs::create_dir_all(&args.work)
-        .map_err(|error| Error::new(ErrorCode::LoadFailed, format!("making {}: {error}", args.work.display())))?;
-    let path = args.work.join("answers.jsonl");
-    let mut file = AnswerFile::open(&path)?;
-    let options = DistillOptions {
-        sampling: SamplingParams::default(),
-        max_tokens: args.max_tokens,
-        batch: args.batch,
-        max_prompt: usize::MAX,
-    };
-    let made = distill(&model.target, &model.text, prompts, &options, &mut file, &mut tell)?;
-    if made.too_long > 0 {
-        tell(&format!("{} answers are left out, since their prompts do not fit the context", made.too_long));
-    }
-    let ids = prompts.iter().flat_map(|prompt| (0..prompt.answers()).map(|turn| prompt.answer_id(turn)));
-    let answers: Vec<Answer> = ids.filter_map(|id| file.get(&id).cloned()).collect();
-    let room = |answer: &Answer| model.facts.context_limit.saturating_sub(answer.prompt.len()).min(args.max_tokens);
-    if let Some(short) = answers.iter().find(|answer| !answer.ended && answer.tokens.len() < room(answer)) {
-        let message = format!(
-            "{}: the answer {} was cut at {} tokens, expected {}; use another folder, or --max-tokens {}",
-            path.display(),
-            short.id,
-            short.tokens.len(),
-            room(short),
-            short.tokens.len()
-        );
-        return Err(Error::new(ErrorCode::InvalidOption, message));
-    }
-    Ok(answers)
 }
 
 fn plans(ways: &[Way]) -> Vec<DraftPlan> {
