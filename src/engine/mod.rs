@@ -5,8 +5,8 @@
 //! clock.
 
 mod costs;
-mod drafting;
-mod effort;
+pub(crate) mod drafting;
+pub(crate) mod effort;
 mod pacing;
 mod session;
 mod stats;

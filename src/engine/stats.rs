@@ -129,6 +129,23 @@ impl DraftStats {
         runs
     }
 
+    /// Adds those of another generation.
+    pub fn add(&mut self, other: &Self) {
+        self.rows.extend(&other.rows);
+        for (sums, depths) in self.acceptance.iter_mut().zip(&other.acceptance) {
+            if sums.len() < depths.len() {
+                sums.resize(depths.len(), Acceptance::default());
+            }
+            for (sum, seen) in sums.iter_mut().zip(depths) {
+                sum.offered += seen.offered;
+                sum.accepted += seen.accepted;
+            }
+        }
+        for (sum, tokens) in self.tokens.iter_mut().zip(other.tokens) {
+            *sum += tokens;
+        }
+    }
+
     pub(super) fn record(&mut self, record: &StepRecord) {
         self.rows.push(record.rows as u8);
         for (depth, emitted) in record.tokens.iter().enumerate() {

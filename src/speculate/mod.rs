@@ -1,6 +1,6 @@
 //! Drafting and verifying: the vocabulary of one step, and the reference of what the device does in it.
 //!
-//! [`tree`] is what a pass verifies. Drafters ([`heads`], [`ngram`], [`recycling`]) each propose what may follow a node; [`grow`] is the one
+//! [`tree`] is what a pass verifies. Drafters ([`heads`] with [`head_slots`], [`ngram`], [`recycling`]) each propose what may follow a node; [`grow`] is the one
 //! builder that merges their proposals into the next tree, best first or in a fixed [`shape`]; [`accept`] walks the verified
 //! tree, by the exact rule or those of [`lenient`] and [`rejection`]. [`controller`] decides how many nodes a pass is worth, by what it
 //! [`costs`]. Plain decoding is the tree of one node.
@@ -9,6 +9,7 @@ pub mod accept;
 pub mod controller;
 pub mod costs;
 pub mod grow;
+pub mod head_slots;
 pub mod heads;
 pub mod lenient;
 pub mod ngram;

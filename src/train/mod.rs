@@ -17,6 +17,7 @@ pub mod overlap;
 pub mod progress;
 pub mod prompts;
 pub mod random;
+pub mod replay;
 pub mod sampler;
 pub mod save;
 pub mod shapes;

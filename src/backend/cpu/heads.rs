@@ -8,8 +8,9 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVector};
 use crate::model::{Matrix, Vector};
 use crate::sampling::SamplingParams;
-use crate::speculate::grow::{HeadCandidate, HeadCandidates};
-use crate::speculate::heads::{BEAM, Ranking, Scoring, TOP_K, first_slot, slots};
+use crate::speculate::grow::HeadCandidates;
+use crate::speculate::head_slots::{self, Levels};
+use crate::speculate::heads::{Ranking, Scoring};
 use crate::speculate::tree::Tree;
 
 /// The heads of one model.
@@ -88,9 +89,18 @@ impl CpuHeads {
         needed
     }
 
-    fn matrix(&self, matrix: HeadMatrix) -> Result<&MatrixF32> {
+    /// A matrix of the heads.
+    ///
+    /// # Errors
+    /// `MissingTensor` where these heads have no such matrix.
+    pub fn matrix(&self, matrix: HeadMatrix) -> Result<&MatrixF32> {
         let missing = || Error::new(ErrorCode::MissingTensor, format!("{matrix:?} was not among the draft heads"));
         self.matrices.get(&matrix).ok_or_else(missing)
+    }
+
+    /// A vector of the heads; `None` where they have no such one.
+    pub fn bias(&self, bias: HeadVector) -> Option<&[f32]> {
+        self.biases.get(&bias).map(Vec::as_slice)
     }
 
     /// What they are.
@@ -104,7 +114,7 @@ impl CpuHeads {
     /// `MissingTensor`, which does not happen after [`new`](Self::new), as below.
     pub fn parallel_rows(&self, hidden: &[f32]) -> Result<Vec<Vec<f32>>> {
         let product = ops::matmul(self.matrix(HeadMatrix::Trunk)?, hidden);
-        let bias = self.biases.get(&HeadVector::TrunkBias);
+        let bias = self.bias(HeadVector::TrunkBias);
         let size = hidden.len();
         (0..self.shape.depths)
             .map(|head| {
@@ -112,8 +122,7 @@ impl CpuHeads {
                 let mut row = residual_block(hidden, &product[place.clone()], bias.map(|bias| &bias[place.clone()]));
                 for layer in 1..self.shape.layers {
                     let product = ops::matmul(self.matrix(HeadMatrix::Block { head, layer })?, &row);
-                    let bias = self.biases.get(&HeadVector::BlockBias { head, layer });
-                    row = residual_block(&row, &product, bias.map(Vec::as_slice));
+                    row = residual_block(&row, &product, self.bias(HeadVector::BlockBias { head, layer }));
                 }
                 Ok(row)
             })
@@ -128,8 +137,7 @@ impl CpuHeads {
         let (head, layer) = (self.shape.block_of(level), 0);
         let input = [state, target.embedding.row(token as usize)].concat();
         let product = ops::matmul(self.matrix(HeadMatrix::Block { head, layer })?, &input);
-        let bias = self.biases.get(&HeadVector::BlockBias { head, layer });
-        Ok(residual_block(state, &product, bias.map(Vec::as_slice)))
+        Ok(residual_block(state, &product, self.bias(HeadVector::BlockBias { head, layer })))
     }
 
     /// Logits `[draft_vocab]` of a head's last row.
@@ -154,6 +162,15 @@ impl CpuHeads {
         let rows = self.matrix(HeadMatrix::Correction)?;
         let tokens = rows.rows - self.shape.draft_vocab;
         Ok(ops::dot(rows.row(token as usize), rows.row(tokens + draft)))
+    }
+
+    /// A ranking as it is below a token.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn correct(&self, scoring: &Scoring<'_>, ranking: &Ranking, token: u32) -> Result<Ranking> {
+        let corrections = ranking.candidates.iter().map(|candidate| self.correction(token, candidate.draft));
+        Ok(scoring.correct(ranking, &corrections.collect::<Result<Vec<_>>>()?))
     }
 
     /// Drafting from the hidden row of the last visited node.
@@ -182,6 +199,19 @@ pub struct DraftScene<'a> {
     pub shares_noise: bool,
 }
 
+impl DraftScene<'_> {
+    /// How candidates for the children of a node at this depth are scored.
+    pub fn scoring<'a>(&'a self, heads: &'a DraftHeads, depth: usize) -> Scoring<'a> {
+        Scoring {
+            sampling: self.sampling,
+            position: (self.context_length + depth + 1) as u32,
+            token_map: heads.token_map.as_deref(),
+            valid_tokens: self.valid_tokens,
+            shares_noise: self.shares_noise,
+        }
+    }
+}
+
 /// Heads at work on one tree.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadDraft<'a> {
@@ -189,15 +219,6 @@ pub struct HeadDraft<'a> {
     target: Target<'a>,
     hidden: &'a [f32],
     scene: DraftScene<'a>,
-}
-
-/// A node that recurrent heads go on from.
-struct Expanded {
-    token: u32,
-    /// The state before the token.
-    state: Vec<f32>,
-    /// Logarithm of the probability of the path.
-    score: f32,
 }
 
 impl HeadDraft<'_> {
@@ -214,89 +235,34 @@ impl HeadDraft<'_> {
 
     fn parallel(&self, root: u32) -> Result<HeadCandidates> {
         let rows = self.heads.parallel_rows(self.hidden)?;
-        let kept = rows.iter().enumerate().map(|(depth, row)| self.rank(depth, row)).collect::<Result<Vec<_>>>()?;
-        if self.heads.shape.rank == 0 {
-            return Ok(HeadCandidates { slots: kept.iter().map(list).collect(), by_depth: true, draws: None });
-        }
-        let mut slots = vec![Vec::new(); slots(&self.heads.shape)];
-        for (depth, ranking) in kept.iter().enumerate() {
-            let above: Vec<u32> = match depth.checked_sub(1) {
-                Some(above) => kept[above].candidates.iter().map(|candidate| candidate.token).collect(),
-                None => vec![root],
-            };
-            let next = (depth + 1 < kept.len()).then_some(first_slot(depth + 1, TOP_K));
-            for (slot, token) in (first_slot(depth, TOP_K)..).zip(above) {
-                let corrected = self.correct(depth, ranking, token)?;
-                slots[slot] = list(&corrected);
-                for (listed, candidate) in slots[slot].iter_mut().zip(&corrected.candidates) {
-                    let place = ranking.candidates.iter().position(|kept| kept.draft == candidate.draft);
-                    listed.next = next.zip(place).map(|(next, place)| next + place);
-                }
-            }
-        }
-        Ok(HeadCandidates { slots, by_depth: false, draws: None })
+        let rankings = rows.iter().enumerate().map(|(depth, row)| self.rank(depth, row));
+        let correct = |depth: usize, ranking: &Ranking, token| {
+            self.heads.correct(&self.scene.scoring(&self.heads.shape, depth), ranking, token)
+        };
+        head_slots::parallel(&self.heads.shape, root, &rankings.collect::<Result<Vec<_>>>()?, correct)
     }
 
     fn recurrent(&self, root: u32) -> Result<HeadCandidates> {
-        let depths = self.heads.shape.depths;
-        let mut slots: Vec<Vec<HeadCandidate>> = vec![Vec::new(); slots(&self.heads.shape)];
-        let mut level = vec![Expanded { token: root, state: self.hidden.to_vec(), score: 0.0 }];
-        for depth in 0..depths {
-            let first = first_slot(depth, BEAM);
-            for (slot, node) in (first..).zip(&mut level) {
-                node.state = self.heads.next_state(self.target, depth, &node.state, node.token)?;
-                let ranking = self.rank(depth, &node.state)?;
-                slots[slot] = list(&self.correct(depth, &ranking, node.token)?);
+        let mut levels = Levels::new(&self.heads.shape, root);
+        let mut above = vec![self.hidden.to_vec()];
+        for depth in 0..self.heads.shape.depths {
+            let (mut states, mut rankings) = (Vec::new(), Vec::new());
+            for node in levels.nodes() {
+                let state = self.heads.next_state(self.target, depth, &above[node.parent], node.token)?;
+                let scoring = self.scene.scoring(&self.heads.shape, depth);
+                rankings.push(self.heads.correct(&scoring, &self.rank(depth, &state)?, node.token)?);
+                states.push(state);
             }
-            if depth + 1 == depths {
-                break;
-            }
-            let mut open: Vec<(f32, usize, usize)> = Vec::new();
-            for (parent, node) in level.iter().enumerate() {
-                let scores = slots[first + parent].iter().map(|candidate| node.score + candidate.log_probability);
-                open.extend(scores.enumerate().map(|(rank, score)| (score, parent, rank)));
-            }
-            // Stable: of equal ones the first stays first.
-            open.sort_by(|a, b| b.0.total_cmp(&a.0));
-            open.truncate(BEAM);
-            let expand = |(next, &(score, parent, rank)): (usize, &(f32, usize, usize))| {
-                let candidate = &mut slots[first + parent][rank];
-                candidate.next = Some(next);
-                Expanded { token: candidate.token, state: level[parent].state.clone(), score }
-            };
-            level = (first_slot(depth + 1, BEAM)..).zip(&open).map(expand).collect();
+            levels.fill(&rankings);
+            above = states;
         }
-        Ok(HeadCandidates { slots, by_depth: false, draws: None })
-    }
-
-    fn scoring(&self, depth: usize) -> Scoring<'_> {
-        Scoring {
-            sampling: self.scene.sampling,
-            position: (self.scene.context_length + depth + 1) as u32,
-            token_map: self.heads.shape.token_map.as_deref(),
-            valid_tokens: self.scene.valid_tokens,
-            shares_noise: self.scene.shares_noise,
-        }
+        Ok(levels.candidates())
     }
 
     /// The candidates of a head's last row, for the children of a node at this depth, whatever its token.
     fn rank(&self, depth: usize, row: &[f32]) -> Result<Ranking> {
         let mut logits = self.heads.logits(self.target, depth, row)?;
         logits.truncate(self.heads.shape.draft_vocab);
-        Ok(self.scoring(depth).rank(&logits))
+        Ok(self.scene.scoring(&self.heads.shape, depth).rank(&logits))
     }
-
-    /// The same below this token.
-    fn correct(&self, depth: usize, ranking: &Ranking, token: u32) -> Result<Ranking> {
-        let corrections = ranking.candidates.iter().map(|candidate| self.heads.correction(token, candidate.draft));
-        Ok(self.scoring(depth).correct(ranking, &corrections.collect::<Result<Vec<_>>>()?))
-    }
-}
-
-/// The candidates of a ranking, without children of their own.
-fn list(ranking: &Ranking) -> Vec<HeadCandidate> {
-    let candidates = ranking.candidates.iter().zip(ranking.log_probabilities());
-    let listed =
-        candidates.map(|(kept, log_probability)| HeadCandidate { token: kept.token, log_probability, next: None });
-    listed.collect()
 }

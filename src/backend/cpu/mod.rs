@@ -3,28 +3,27 @@
 //! It defines what every kernel computes and how every step decides; the GPU backend is checked against it. Steps run when they
 //! are submitted, so a record is there at once. It is also the native path of a machine without a GPU.
 
+pub mod generation;
 pub mod heads;
 pub mod ops;
 
 use std::collections::{HashMap, VecDeque};
 
+use self::generation::Generation;
 use self::heads::{CpuHeads, DraftScene};
 use self::ops::MatrixF32;
-use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, PassCounters, StepRecord};
+use crate::backend::{Backend, GenerationSetup, PassCounters, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::ModelConfig;
 use crate::model::heads::DraftHeads;
 use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
-use crate::sampling;
-use crate::speculate::accept::{AcceptRule, Walk, walk};
+use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
-use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
-use crate::speculate::lenient::{self, Judgement};
+use crate::speculate::grow::HeadCandidates;
 use crate::speculate::recycling::Successors;
-use crate::speculate::rejection::{self, Child};
 use crate::speculate::tree::Tree;
-use crate::speculate::{Calibration, DraftPlan, Source, Sources};
+use crate::speculate::{Calibration, Source, Sources};
 
 /// Weights as they stream in: packed as for the GPU, so that the packing is part of what is checked.
 #[derive(Debug, Default)]
@@ -79,19 +78,7 @@ struct KvRow {
 
 #[derive(Debug)]
 struct Running {
-    setup: GenerationSetup,
-    history: sampling::History,
-    /// Every token so far, the root last.
-    text: Vec<u32>,
-    /// What the next pass verifies.
-    drafted: Drafted,
-    /// What heads proposed for it.
-    heads: HeadCandidates,
-    calibration: Calibration,
-    /// Who drafts in the step that runs.
-    drafters: Sources,
-    emitted: u32,
-    finish: Option<FinishReason>,
+    generation: Generation,
     records: VecDeque<StepRecord>,
     counters: PassCounters,
 }
@@ -112,86 +99,6 @@ pub struct CpuBackend {
     successors: Successors,
     heads: Option<CpuHeads>,
     running: Option<Running>,
-}
-
-impl Running {
-    /// Emits a token, and decides whether the text ends with it.
-    fn emit(&mut self, token: u32, context_limit: usize) -> bool {
-        self.history[token as usize] += 2;
-        self.emitted += 1;
-        let context_length = self.text.len();
-        self.text.push(token);
-        self.finish = if self.setup.end_tokens.contains(&token) {
-            Some(FinishReason::Stop)
-        } else if self.emitted >= self.setup.max_tokens {
-            Some(FinishReason::Length)
-        } else if context_length >= context_limit {
-            Some(FinishReason::Context)
-        } else {
-            None
-        };
-        self.finish.is_some()
-    }
-
-    /// What penalties count before the choice of a node: what was emitted, and the drafted tokens on its path.
-    fn history_of(&self, tree: &Tree, node: usize) -> sampling::History {
-        let mut history = self.history.clone();
-        for &ancestor in &tree.path(node)[1..] {
-            history[tree.tokens()[ancestor] as usize] += 2;
-        }
-        history
-    }
-
-    /// What rows choose by the rule, where each has `chosen` for itself by its processed logits.
-    fn decide(&self, logits: &[Vec<f32>], chosen: Vec<u32>) -> Vec<u32> {
-        let rule = self.setup.rule();
-        let (sampling, tree) = (&self.setup.sampling, &self.drafted.tree);
-        let rows = logits.len();
-        match rule {
-            AcceptRule::Exact => chosen,
-            AcceptRule::Rejection => (0..rows).map(|row| self.decide_by_rejection(row, rows, &logits[row])).collect(),
-            AcceptRule::Typical { .. } | AcceptRule::TopK { .. } => {
-                let judge = |node: usize| {
-                    let row = &logits[tree.parents()[node]];
-                    lenient::judge(rule, row, sampling::edge(row, sampling), tree.tokens()[node])
-                };
-                let judgements: Vec<Judgement> = (0..rows).map(judge).collect();
-                let ends = |token| self.setup.end_tokens.contains(&token);
-                lenient::choose_paths(&self.drafted, rows, &judgements, &chosen, ends)
-            }
-        }
-    }
-
-    fn decide_by_rejection(&self, row: usize, rows: usize, logits: &[f32]) -> u32 {
-        let (sampling, drafted) = (&self.setup.sampling, &self.drafted);
-        let tree = &drafted.tree;
-        let children: Vec<Child> = (row + 1..rows)
-            .filter(|&node| tree.parents()[node] == row)
-            .map(|node| Child { token: tree.tokens()[node], drawn: drafted.sources[node] == Source::Heads })
-            .collect();
-        let proposal = drafted.slots[row].and_then(|slot| self.heads.draws.as_ref()?.proposal(slot));
-        let position = (self.text.len() + tree.depths()[row]) as u32;
-        let edge = sampling::edge(logits, sampling);
-        rejection::decide(logits, edge, &children, proposal, sampling.seed, position)
-    }
-
-    /// The record of a step that walked `walk` through the first `rows` nodes.
-    fn record(&self, walk: &Walk, rows: usize) -> StepRecord {
-        let visited_next = walk.path[1..].iter().map(|&node| (self.drafted.sources[node], node));
-        let carriers = visited_next.chain([(Source::Model, 0)]);
-        let tokens = walk.tokens.iter().zip(&walk.offered).zip(carriers);
-        StepRecord {
-            tokens: tokens
-                .map(|((&token, &offered), (source, node))| Emitted { token, source, node, offered })
-                .collect(),
-            finish: self.finish,
-            context_length: self.text.len() - 1,
-            rows,
-            missed: walk.missed,
-            drafted: 1,
-            match_length: 0,
-        }
-    }
 }
 
 impl CpuBackend {
@@ -291,50 +198,36 @@ impl CpuBackend {
     }
 
     /// One step of a generation that has not finished.
-    fn step(&mut self, running: &mut Running, rows: usize) -> Result<()> {
+    fn step(&mut self, running: &mut Running, rows: usize, drafters: Sources) -> Result<()> {
+        let generation = &mut running.generation;
         let start = self.cache[0].len();
-        let tree = running.drafted.tree.first(rows);
+        let tree = generation.drafted.tree.first(rows);
         let (mut residuals, kv_rows) = self.forward(start, &tree);
-        let drafts = !running.drafters.is_empty() && running.setup.draft.nodes() > 1;
-        let (mut rows_logits, mut chosen) = (Vec::new(), Vec::new());
-        for (node, residual) in residuals.iter().enumerate() {
-            let sampling = &running.setup.sampling;
-            let mut logits = self.logits(residual);
-            logits.truncate(running.setup.valid_tokens as usize);
-            sampling::process_logits(&mut logits, &running.history_of(&tree, node), sampling);
-            let position = (start + tree.depths()[node] + 1) as u32;
-            let chunks = sampling::chunk_bests(&logits, position, sampling);
-            chosen.push(sampling::best_of(&chunks));
-            if running.setup.draft.nodes() > 1 && running.setup.draft.sources.contains(Source::Recycling) {
-                self.successors.learn(tree.tokens()[node], &chunks, position, sampling);
+        let verified = generation.verify(residuals.iter().map(|residual| self.logits(residual)).collect());
+        if generation.recycles() {
+            for (node, bests) in verified.bests.iter().enumerate() {
+                generation.teach(&mut self.successors, node, bests);
             }
-            rows_logits.push(logits);
         }
-        let chosen = running.decide(&rows_logits, chosen);
-        let drafted = running.drafted.clone();
-        let walk = walk(&drafted, tree.len(), &chosen, |token| running.emit(token, self.context_limit));
+        let (walk, mut record) = generation.advance(tree.len(), &verified.chosen)?;
         self.commit(start, &walk.path, &kv_rows);
-        let mut record = running.record(&walk, tree.len());
-        running.drafted = Drafted::root(running.text.last().copied().unwrap_or(0))?;
-        if drafts && running.finish.is_none() {
+        if !drafters.is_empty() && generation.setup.draft.nodes() > 1 && generation.finish.is_none() {
             let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
-            running.heads = self.head_candidates(running, &last)?;
-            running.drafted = self.draft(running)?;
-            record.drafted = running.drafted.tree.len();
-            record.match_length = running.drafted.match_length;
+            let heads = self.head_candidates(generation, drafters, &last)?;
+            generation.draft(drafters, &self.successors, heads, &mut record)?;
         }
         running.records.push_back(record);
         Ok(())
     }
 
     /// What draft heads propose below the last token of the text. `residual` is the last visited row's.
-    fn head_candidates(&self, running: &Running, residual: &[f32]) -> Result<HeadCandidates> {
-        let setup = &running.setup;
-        match (&self.heads, running.text.last()) {
-            (Some(heads), Some(&root)) if running.drafters.contains(Source::Heads) => {
+    fn head_candidates(&self, generation: &Generation, drafters: Sources, residual: &[f32]) -> Result<HeadCandidates> {
+        let setup = &generation.setup;
+        match (&self.heads, generation.text.last()) {
+            (Some(heads), Some(&root)) if drafters.contains(Source::Heads) => {
                 let scene = DraftScene {
                     sampling: &setup.sampling,
-                    context_length: running.text.len() - 1,
+                    context_length: generation.text.len() - 1,
                     valid_tokens: setup.valid_tokens,
                     shares_noise: setup.rule() != AcceptRule::Rejection,
                 };
@@ -343,21 +236,6 @@ impl CpuBackend {
             }
             _ => Ok(HeadCandidates::default()),
         }
-    }
-
-    /// Drafts below the last token of the text.
-    fn draft(&self, running: &Running) -> Result<Drafted> {
-        let setup = &running.setup;
-        let room = self.context_limit + 1 - running.text.len();
-        let material = Material {
-            text: &running.text,
-            successors: &self.successors,
-            heads: &running.heads,
-            sampling: &setup.sampling,
-            calibration: &running.calibration,
-            max_depth: ((setup.max_tokens - running.emitted) as usize).min(room) - 1,
-        };
-        grow(&DraftPlan { sources: running.drafters, ..setup.draft.clone() }, material)
     }
 }
 
@@ -405,20 +283,8 @@ impl Backend for CpuBackend {
         for layer in &mut self.cache {
             layer.truncate(start);
         }
-        let mut history = vec![0; self.config.vocab_size];
-        for &token in &setup.prompt {
-            history[token as usize] = 1;
-        }
         self.running = Some(Running {
-            setup: setup.clone(),
-            history,
-            text: setup.prompt.iter().take(start).chain([&root]).copied().collect(),
-            drafted: Drafted::root(root)?,
-            heads: HeadCandidates::default(),
-            calibration: Calibration::default(),
-            drafters: setup.draft.sources,
-            emitted: 0,
-            finish: None,
+            generation: Generation::begin(setup, (start, root), self.config.vocab_size, self.context_limit)?,
             records: VecDeque::new(),
             counters: PassCounters::default(),
         });
@@ -432,12 +298,11 @@ impl Backend for CpuBackend {
             .ok_or_else(|| Error::new(ErrorCode::Internal, "a step was submitted before a generation began"))?;
         running.counters.passes += 1;
         running.counters.submits += 1;
-        let result = if running.finish.is_some() {
+        let result = if running.generation.finish.is_some() {
             running.records.push_back(StepRecord::default());
             Ok(())
         } else {
-            running.drafters = drafters;
-            self.step(&mut running, rows)
+            self.step(&mut running, rows, drafters)
         };
         self.running = Some(running);
         result
@@ -445,7 +310,7 @@ impl Backend for CpuBackend {
 
     fn calibrate(&mut self, calibration: &Calibration) {
         if let Some(running) = &mut self.running {
-            running.calibration = *calibration;
+            running.generation.calibration = *calibration;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The native command line: looks into model files, and runs them without a browser.
 
 mod calibrate;
+mod eval;
 mod fit;
 mod generate;
 mod train;
@@ -34,6 +35,8 @@ enum Command {
     Train(Box<train::Args>),
     /// Measure how trained heads draft, and write trees and calibration into their file.
     Calibrate(calibrate::Args),
+    /// Measure how many tokens passes bring, by drafters and trees, on a model's own answers.
+    Eval(Box<eval::Args>),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
+        Command::Eval(args) => eval::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -123,13 +123,22 @@ impl Seen<'_> {
         self.committed + self.row + 1
     }
 
-    /// Gives slots of a tree that are not on the row's path no weight.
+    /// Gives slots of trees that are not on the row's path no weight, nor the text behind where a tree of a forest stands.
     fn mask(&self, scores: &mut [f32]) {
-        let NewTokens::Tree(tree) = self.new else { return };
-        let mut on_path = self.row;
+        let parent = |row: usize| match self.new {
+            NewTokens::Text(_) => None,
+            NewTokens::Tree(tree) => (row > 0).then(|| tree.parents()[row]),
+            NewTokens::Forest(forest) => forest.parents[row],
+        };
+        match self.new {
+            NewTokens::Text(_) => return,
+            NewTokens::Tree(_) => {}
+            NewTokens::Forest(forest) => scores[forest.starts[self.row]..self.committed].fill(f32::NEG_INFINITY),
+        }
+        let mut above = parent(self.row);
         for node in (0..self.row).rev() {
-            if tree.parents()[on_path] == node {
-                on_path = node;
+            if above == Some(node) {
+                above = parent(node);
             } else {
                 scores[self.committed + node] = f32::NEG_INFINITY;
             }

@@ -6,6 +6,7 @@
 
 mod attention;
 mod cache;
+mod forest;
 mod rows;
 mod weights;
 
@@ -14,6 +15,7 @@ use rayon::prelude::*;
 
 use self::attention::{Attention, Task};
 pub use self::cache::KvCache;
+pub use self::forest::Forest;
 pub(super) use self::rows::{exp, vectorised};
 pub use self::weights::TargetWeights;
 use super::from_candle;
@@ -59,6 +61,8 @@ pub enum NewTokens<'a> {
     /// A tree behind the committed text, whose root stands at the next position. A row sees the text and its own ancestors.
     /// Commit what of it is to stay by [`KvCache::commit`].
     Tree(&'a Tree),
+    /// Trees at many places of the committed text. Nothing of them can be committed.
+    Forest(&'a Forest),
 }
 
 impl NewTokens<'_> {
@@ -66,14 +70,16 @@ impl NewTokens<'_> {
         match self {
             Self::Text(tokens) => tokens,
             Self::Tree(tree) => tree.tokens(),
+            Self::Forest(forest) => &forest.tokens,
         }
     }
 
-    /// How far behind the committed text a row stands.
-    fn depth(&self, row: usize) -> usize {
+    /// The position of a row, where so many are committed.
+    fn position(&self, row: usize, committed: usize) -> usize {
         match self {
-            Self::Text(_) => row,
-            Self::Tree(tree) => tree.depths()[row],
+            Self::Text(_) => committed + row,
+            Self::Tree(tree) => committed + tree.depths()[row],
+            Self::Forest(forest) => forest.starts[row] + forest.depths[row],
         }
     }
 }
@@ -239,7 +245,7 @@ impl Target {
         let mut rotations = Vec::new();
         for slice in batch {
             for row in 0..slice.new.tokens().len() {
-                let position = (slice.cache.len() + slice.new.depth(row)) as f32;
+                let position = slice.new.position(row, slice.cache.len()) as f32;
                 let angles = self.frequencies.iter().map(|frequency| f64::from(position * frequency));
                 rotations.extend(angles.flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]));
             }

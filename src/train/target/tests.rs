@@ -157,3 +157,39 @@ fn rows_of_a_tree_are_those_of_the_reference_and_a_path_can_be_committed() {
         again.hidden.iter().zip(&found.hidden[hidden_size..]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest < 1e-3, "the row behind the committed path is {furthest} off");
 }
+
+#[test]
+fn trees_at_many_places_of_a_text_see_what_stands_before_them() {
+    let target = load(shared("models/stories260K/stories260K-q8_0.gguf"));
+    let prompts = golden("stories260K-q8_0");
+    let text = [&prompts[1].prompt_ids[..], &prompts[1].greedy_ids[..40]].concat();
+    let mut forest = Forest::default();
+    let (late, early) = (forest.plant(text.len() - 3, 403), forest.plant(7, 261));
+    let rows = [late, early, forest.grow(early, 378), forest.grow(late, 5), forest.grow(late, 6), forest.plant(7, 9)];
+    let child = forest.grow(rows[4], 300);
+    let texts: [(usize, usize, &[u32]); 7] = [
+        (late, text.len() - 3, &[403]),
+        (early, 7, &[261]),
+        (rows[2], 7, &[261, 378]),
+        (rows[3], text.len() - 3, &[403, 5]),
+        (rows[4], text.len() - 3, &[403, 6]),
+        (rows[5], 7, &[9]),
+        (child, text.len() - 3, &[403, 6, 300]),
+    ];
+    let mut cache = target.new_cache();
+    target.forward(&mut [SequenceSlice { cache: &mut cache, new: NewTokens::Text(&text) }], &[]).unwrap();
+    let hidden_size = target.config().hidden_size;
+    let found =
+        target.forward(&mut [SequenceSlice { cache: &mut cache, new: NewTokens::Forest(&forest) }], &[]).unwrap();
+    assert_eq!((forest.len(), found.hidden.len(), cache.len()), (7, 7 * hidden_size, text.len()));
+    for (row, start, tail) in texts {
+        let alone = [&text[..start], tail].concat();
+        let mut cache = target.new_cache();
+        let expected =
+            target.forward(&mut [SequenceSlice { cache: &mut cache, new: NewTokens::Text(&alone) }], &[]).unwrap();
+        let (_, expected) = expected.hidden.split_at(expected.hidden.len() - hidden_size);
+        let found = &found.hidden[row * hidden_size..][..hidden_size];
+        let furthest = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(furthest < 1e-4, "row {row} is {furthest} off");
+    }
+}

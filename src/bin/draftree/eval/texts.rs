@@ -1,0 +1,78 @@
+//! The texts that are looked at: greedy answers, and their hidden rows where heads draft from them.
+
+use draftree::error::{Error, ErrorCode, Result};
+use draftree::sampling::SamplingParams;
+use draftree::speculate::Source;
+use draftree::train::answers::{Answer, AnswerFile};
+use draftree::train::distill::{DistillOptions, distill};
+use draftree::train::extract::{ExtractOptions, extract, states_header};
+use draftree::train::prompts::{Prompt, read_prompts};
+use draftree::train::replay::{Text, Way, spread};
+use draftree::train::states::{States, StatesWriter};
+
+use super::{Args, Loaded, tell};
+
+/// The greedy answers to the prompts, in their order, with hidden rows if they are to be kept.
+pub fn texts(args: &Args, model: &Loaded, ways: &[Way]) -> Result<Vec<Text>> {
+    let mut prompts = read_prompts(&args.prompts, &model.text)?;
+    if let Some(count) = args.per_category {
+        let chosen = spread(prompts.iter().map(|prompt| &prompt.category[..]), count);
+        prompts = chosen.into_iter().map(|number| prompts[number].clone()).collect();
+    }
+    let answers = answers(args, model, &prompts)?;
+    let draft_with = |source| ways.iter().any(|way| way.plan.sources.contains(source));
+    // Recycling needs the texts computed anew, and live texts have rows of their own.
+    let computed = args.exact_rows || args.is_live() || draft_with(Source::Recycling);
+    if computed || !draft_with(Source::Heads) {
+        return Ok(answers.into_iter().map(|answer| Text { answer, rows: Vec::new() }).collect());
+    }
+    let states = states(args, model, &answers)?;
+    Text::with_states(answers, &states)
+}
+
+/// Answers prompts that have none yet, and returns the answers to all.
+fn answers(args: &Args, model: &Loaded, prompts: &[Prompt]) -> Result<Vec<Answer>> {
+    std::fs::create_dir_all(&args.work)
+        .map_err(|error| Error::new(ErrorCode::LoadFailed, format!("making {}: {error}", args.work.display())))?;
+    let path = args.work.join("answers.jsonl");
+    let mut file = AnswerFile::open(&path)?;
+    let options = DistillOptions {
+        sampling: SamplingParams::default(),
+        max_tokens: args.max_tokens,
+        batch: args.batch,
+        max_prompt: usize::MAX,
+    };
+    let done = distill(&model.target, &model.text, prompts, &options, &mut file, &mut tell)?;
+    if done.too_long > 0 {
+        tell(&format!("{} answers are left out, since their prompts do not fit the context", done.too_long));
+    }
+    let ids = prompts.iter().flat_map(|prompt| (0..prompt.answers()).map(|turn| prompt.answer_id(turn)));
+    let answers: Vec<Answer> = ids.filter_map(|id| file.get(&id).cloned()).collect();
+    let room = |answer: &Answer| model.facts.context_limit.saturating_sub(answer.prompt.len()).min(args.max_tokens);
+    if let Some(short) = answers.iter().find(|answer| !answer.ended && answer.tokens.len() < room(answer)) {
+        let message = format!(
+            "{}: the answer {} was cut at {} tokens, expected {}; use another folder, or --max-tokens {}",
+            path.display(),
+            short.id,
+            short.tokens.len(),
+            room(short),
+            short.tokens.len()
+        );
+        return Err(Error::new(ErrorCode::InvalidOption, message));
+    }
+    Ok(answers)
+}
+
+/// The hidden rows of answers, made where they are not there yet.
+fn states(args: &Args, model: &Loaded, answers: &[Answer]) -> Result<States> {
+    let folder = args.work.join("states");
+    let (best, layers) = match folder.join("states.json").exists() {
+        true => States::open(&folder).map(|states| (states.header.best, states.header.layers))?,
+        false => (1, Vec::new()),
+    };
+    let options = ExtractOptions { best, layers, valid_tokens: model.facts.valid_tokens as usize };
+    let mut writer = StatesWriter::open(&folder, states_header(&model.target, &options)?)?;
+    extract(&model.target, answers, &options, &mut writer, &mut tell)?;
+    drop(writer);
+    States::open(&folder)
+}
