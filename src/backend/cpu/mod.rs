@@ -16,7 +16,7 @@ use crate::model::ModelConfig;
 use crate::model::heads::DraftHeads;
 use crate::model::packing::PackedLayout;
 use crate::model::weights::{Matrix, Vector, WeightSink};
-use crate::sampling;
+use crate::sampling::{self, Logprobs};
 use crate::speculate::accept::{AcceptRule, Walk, walk};
 use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
@@ -175,6 +175,13 @@ impl Running {
         rejection::decide(logits, edge, &children, proposal, sampling.seed, position)
     }
 
+    /// The log-probabilities of the tokens of a walk, where they were asked for; `logits` are the processed ones of every row.
+    fn logprobs(&self, walk: &Walk, logits: &[Vec<f32>]) -> Vec<Logprobs> {
+        let Some(top) = self.setup.logprobs else { return Vec::new() };
+        let visited = walk.path.iter().zip(&walk.tokens);
+        visited.map(|(&row, &token)| sampling::logprobs(&logits[row], token, top, &self.setup.sampling)).collect()
+    }
+
     /// The record of a step that walked `walk` through the first `rows` nodes.
     fn record(&self, walk: &Walk, rows: usize) -> StepRecord {
         let visited_next = walk.path[1..].iter().map(|&node| (self.drafted.sources[node], node));
@@ -184,6 +191,7 @@ impl Running {
             tokens: tokens
                 .map(|((&token, &offered), (source, node))| Emitted { token, source, node, offered })
                 .collect(),
+            logprobs: Vec::new(),
             finish: self.finish,
             context_length: self.text.len() - 1,
             rows,
@@ -315,6 +323,7 @@ impl CpuBackend {
         let walk = walk(&drafted, tree.len(), &chosen, |token| running.emit(token, self.context_limit));
         self.commit(start, &walk.path, &kv_rows);
         let mut record = running.record(&walk, tree.len());
+        record.logprobs = running.logprobs(&walk, &rows_logits);
         running.drafted = Drafted::root(running.text.last().copied().unwrap_or(0))?;
         if drafts && running.finish.is_none() {
             let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
