@@ -4,7 +4,7 @@
  *
  * Standard output is the result alone: the text, or with `--json` one JSON object per prompt on one line,
  *
- *     {id, model, adapter, browser, heads?, prompt_tokens, tokens, text, finish_reason, usage, stats}
+ *     {id, model, adapter, browser, heads?, prompt_tokens, tokens, logprobs?, text, finish_reason, usage, stats}
  *
  * Everything else goes to standard error. `--prompts FILE` runs the rows of a JSON-lines file in order on one loaded model, each from
  * an empty cache. The whole file is read before anything is loaded: a row that is wrong in form ends the command with its line
@@ -51,6 +51,7 @@ export const specs = /** @type {const} */ ({
   seed: { type: 'integer', min: 0, value: 'S', help: 'the same seed gives the same text' },
   stop: { type: 'texts', value: 'S', help: 'end before this text' },
   'ignore-eos': { type: 'flag', help: 'write on after an end token' },
+  logprobs: { type: 'integer', min: 0, max: 20, value: 'N', help: 'tell the log-probabilities of all tokens and of the N likeliest at each place (with --json)' },
   ...draftSpecs,
   'steps-in-flight': { type: 'integer', min: 1, value: 'S', help: 'decode steps submitted before their results are read' },
   browser: { type: 'text', choices: browserNames, help: 'chromium unless told' },
@@ -68,7 +69,7 @@ export function generateOptions(values) {
   const options = {};
   for (const name of /** @type {const} */ ([
     'max-tokens', 'temperature', 'top-k', 'top-p', 'min-p', 'repetition-penalty', 'frequency-penalty', 'presence-penalty',
-    'seed', 'stop', 'ignore-eos', 'steps-in-flight',
+    'seed', 'stop', 'ignore-eos', 'logprobs', 'steps-in-flight',
   ])) {
     if (values[name] !== undefined) options[name.replaceAll(/-(.)/g, (_, letter) => letter.toUpperCase())] = values[name];
   }
@@ -180,6 +181,7 @@ async function runRows(model, name, rows, options, json) {
           ...(model.info['heads'] === undefined ? {} : { heads: snakeCase(model.info['heads']) }),
           prompt_tokens: result.promptTokens,
           tokens: result.tokens,
+          ...(result.logprobs && { logprobs: result.logprobs }),
           text: result.text,
           finish_reason: result.finishReason,
           usage: snakeCase(result.usage),

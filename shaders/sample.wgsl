@@ -34,13 +34,6 @@ fn better(bests: Bests, logit: vec4f, token: vec4u, edge: f32, position: u32) ->
   return Bests(select(bests.score, score, wins), select(bests.token, token, wins));
 }
 
-fn first_of(a: Candidate, b: Candidate) -> Candidate {
-  if (is_before(b, a)) {
-    return b;
-  }
-  return a;
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn sample(@builtin(global_invocation_id) id: vec3u) {
   let chunk = id.x;

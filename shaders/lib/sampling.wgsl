@@ -14,6 +14,8 @@ struct Sampling {
   frequency_penalty: f32,
   presence_penalty: f32,
   shares_noise: u32,      // whether drafters rank with the noise of the choice they guess
+  temperature: f32,       // what process_logits.wgsl divides by: 1 where the choice is greedy
+  top_logprobs: u32,      // most probable tokens of a row that are told of, where that is asked for
 }
 
 // Below every logit; finite, since WGSL has no infinity.
@@ -31,4 +33,11 @@ struct Candidate {
 // Whether `a` comes before `b`: higher, or equal and of a lower token.
 fn is_before(a: Candidate, b: Candidate) -> bool {
   return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
+
+fn first_of(a: Candidate, b: Candidate) -> Candidate {
+  if (is_before(b, a)) {
+    return b;
+  }
+  return a;
 }

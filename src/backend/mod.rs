@@ -14,7 +14,7 @@ pub mod self_check;
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::model::heads::DraftHeads;
-use crate::sampling::SamplingParams;
+use crate::sampling::{Logprobs, SamplingParams};
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
 use crate::speculate::tree::Tree;
@@ -66,6 +66,9 @@ pub struct GenerationSetup {
     pub valid_tokens: u32,
     /// How the trees are drafted that passes verify.
     pub draft: DraftPlan,
+    /// Whether records have the log-probabilities of their tokens, and of how many of the most probable ones at every place; at most
+    /// [`MAX_TOP_LOGPROBS`](crate::sampling::MAX_TOP_LOGPROBS).
+    pub logprobs: Option<usize>,
 }
 
 impl GenerationSetup {
@@ -89,10 +92,12 @@ pub struct Emitted {
 }
 
 /// What one step did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepRecord {
     /// Tokens emitted, in order; empty for a step that ran after the end.
     pub tokens: Vec<Emitted>,
+    /// The log-probabilities of each of them, where they were asked for.
+    pub logprobs: Vec<Logprobs>,
     /// Why the text ended with this step, if it did.
     pub finish: Option<FinishReason>,
     /// Committed positions after the step.

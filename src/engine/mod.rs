@@ -21,7 +21,7 @@ use self::stop::StopStrings;
 use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, KvSlots, MAX_END_TOKENS, StepRecord};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::Checkpoint;
-use crate::sampling::SamplingParams;
+use crate::sampling::{MAX_TOP_LOGPROBS, SamplingParams};
 use crate::speculate::Sources;
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
@@ -71,6 +71,9 @@ pub struct GenerateOptions {
     pub max_nodes: Option<usize>,
     /// Which drafted tokens pass.
     pub accept: AcceptRule,
+    /// Whether to tell the log-probability of every token, and of how many of the most probable ones at its place; at most
+    /// [`MAX_TOP_LOGPROBS`].
+    pub logprobs: Option<usize>,
 }
 
 impl Default for GenerateOptions {
@@ -85,6 +88,7 @@ impl Default for GenerateOptions {
             tree: Shape::Grown,
             max_nodes: None,
             accept: AcceptRule::Exact,
+            logprobs: None,
         }
     }
 }
@@ -268,6 +272,7 @@ impl<B: Backend> Engine<B> {
             prompt: prompt.clone(),
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
             draft,
+            logprobs: options.logprobs,
         };
         let guarantee = setup.rule().guarantee(options.sampling.temperature);
         Ok(Session {
@@ -276,6 +281,7 @@ impl<B: Backend> Engine<B> {
             setup,
             deciding: false,
             tokens: Vec::new(),
+            logprobs: Vec::new(),
             text: String::new(),
             decoder: StreamDecoder::continuing(true),
             stop: StopStrings::new(&options.stop),
@@ -299,6 +305,11 @@ impl<B: Backend> Engine<B> {
             && !(1..=MAX_STEPS_IN_FLIGHT).contains(&depth)
         {
             return invalid(format!("stepsInFlight must be from 1 to {MAX_STEPS_IN_FLIGHT}, found {depth}"));
+        }
+        if let Some(top) = options.logprobs
+            && top > MAX_TOP_LOGPROBS
+        {
+            return invalid(format!("logprobs must be from 0 to {MAX_TOP_LOGPROBS}, found {top}"));
         }
         let n_ends = self.text.tokenizer.end_ids().len();
         if n_ends > MAX_END_TOKENS {
@@ -387,7 +398,7 @@ impl<B: Backend> Engine<B> {
     /// What a record means for the text.
     fn take(&mut self, session: &mut Session, record: &StepRecord) -> Chunk {
         let mut chunk = Chunk::default();
-        for &Emitted { token, source, .. } in &record.tokens {
+        for (place, &Emitted { token, source, .. }) in record.tokens.iter().enumerate() {
             // The root's keys and values are in the cache as soon as a token follows it.
             self.slots.commit(&[session.root]);
             session.root = token;
@@ -395,6 +406,7 @@ impl<B: Backend> Engine<B> {
             session.stats.draft.tokens[source as usize] += 1;
             chunk.tokens.push(token);
             chunk.sources.push(source);
+            chunk.logprobs.extend(record.logprobs.get(place).cloned());
             let ends = record.finish == Some(FinishReason::Stop) && session.setup.end_tokens.contains(&token);
             let piece = if ends { String::new() } else { session.decoder.push(&self.text.tokenizer, &[token]) };
             chunk.pieces.push(session.stop.push(&piece));
@@ -416,6 +428,7 @@ impl<B: Backend> Engine<B> {
         }
         chunk.text = chunk.pieces.concat();
         session.text += &chunk.text;
+        session.logprobs.extend_from_slice(&chunk.logprobs);
         if session.finish.is_some() {
             self.end(session);
         }

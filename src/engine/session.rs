@@ -4,11 +4,12 @@ use super::drafting::DraftTrack;
 use super::stats::GenerationStats;
 use super::stop::StopStrings;
 use crate::backend::{FinishReason, GenerationSetup};
+use crate::sampling::Logprobs;
 use crate::speculate::{DraftPlan, Source};
 use crate::tokenizer::StreamDecoder;
 
 /// A piece of the text, as it comes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chunk {
     /// Text that is final. Never half a character.
     pub text: String,
@@ -18,6 +19,8 @@ pub struct Chunk {
     pub sources: Vec<Source>,
     /// What each of them added to the text: together they are `text`.
     pub pieces: Vec<String>,
+    /// The log-probabilities of each of them, where they were asked for.
+    pub logprobs: Vec<Logprobs>,
 }
 
 /// A generation that was started. It borrows nothing; the engine moves it on.
@@ -27,6 +30,7 @@ pub struct Session {
     /// Whether the prompt is in the cache and steps decide tokens.
     pub(super) deciding: bool,
     pub(super) tokens: Vec<u32>,
+    pub(super) logprobs: Vec<Logprobs>,
     pub(super) text: String,
     /// The last token: decided, but not in the cache yet.
     pub(super) root: u32,
@@ -47,6 +51,11 @@ impl Session {
     /// Ids written so far.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// The log-probabilities of each of them; `None` where they were not asked for.
+    pub fn logprobs(&self) -> Option<&[Logprobs]> {
+        self.setup.logprobs.map(|_| self.logprobs.as_slice())
     }
 
     /// Text written so far, without what a stop string or an incomplete character still holds back.

@@ -7,7 +7,7 @@
 import { DraftreeError } from './errors.js';
 import type { Generation } from './generation.js';
 import type { GenerateOptions, Message, Prompt } from './options.js';
-import type { FinishReason, GenerationResult } from './results.js';
+import type { FinishReason, GenerationResult, PlaceLogprobs, TokenLogprob } from './results.js';
 import { nearestName } from './suggest.js';
 
 /** One turn of a conversation; a list of parts must be of texts only. */
@@ -36,6 +36,10 @@ export interface ChatCompletionRequest {
   logit_bias?: Record<string, number> | null;
   seed?: number | null;
   stop?: string | string[] | null;
+  /** Tell the log-probabilities of the answer's tokens. Default `false`. */
+  logprobs?: boolean | null;
+  /** How many of the most probable tokens to tell at every place, from 0 to 20; needs `logprobs`. */
+  top_logprobs?: number | null;
   /** Answers to write: 1. */
   n?: 1 | null;
   /** Ignored. */
@@ -55,6 +59,20 @@ export interface CompletionUsage {
   completion_tokens_details: { accepted_prediction_tokens: number; rejected_prediction_tokens: number };
 }
 
+/** A token and its log-probability, before temperature and filters. */
+export interface CompletionTokenLogprob {
+  /** Its text; U+FFFD where it is a part of a character. */
+  token: string;
+  logprob: number;
+  bytes: number[];
+}
+
+/** Log-probabilities of the tokens of an answer, the end token among them. */
+export interface CompletionLogprobs {
+  content: (CompletionTokenLogprob & { top_logprobs: CompletionTokenLogprob[] })[];
+  refusal: null;
+}
+
 /** A whole answer. */
 export interface ChatCompletion {
   id: string;
@@ -62,7 +80,14 @@ export interface ChatCompletion {
   /** Seconds since 1970. */
   created: number;
   model: string;
-  choices: [{ index: 0; message: { role: 'assistant'; content: string; refusal: null }; finish_reason: 'stop' | 'length'; logprobs: null }];
+  choices: [
+    {
+      index: 0;
+      message: { role: 'assistant'; content: string; refusal: null };
+      finish_reason: 'stop' | 'length';
+      logprobs: CompletionLogprobs | null;
+    },
+  ];
   usage: CompletionUsage;
 }
 
@@ -72,7 +97,12 @@ export interface ChatCompletionChunk {
   object: 'chat.completion.chunk';
   created: number;
   model: string;
-  choices: { index: 0; delta: { role?: 'assistant'; content?: string }; finish_reason: 'stop' | 'length' | null; logprobs: null }[];
+  choices: {
+    index: 0;
+    delta: { role?: 'assistant'; content?: string };
+    finish_reason: 'stop' | 'length' | null;
+    logprobs: CompletionLogprobs | null;
+  }[];
   usage?: CompletionUsage | null;
 }
 
@@ -80,6 +110,7 @@ export interface ChatCompletionChunk {
 interface Writer {
   readonly info: { readonly name: string };
   generate(prompt: Prompt, options: GenerateOptions): Generation;
+  tokenBytes(tokens: Iterable<number>): Promise<Uint8Array[]>;
 }
 
 /** The options of `generate` by the names of the API. */
@@ -95,7 +126,7 @@ const optionNames = {
   stop: 'stop',
 } as const;
 
-const otherNames = ['messages', 'model', 'stream', 'stream_options', 'n', 'user', 'draftree'];
+const otherNames = ['messages', 'model', 'stream', 'stream_options', 'logprobs', 'top_logprobs', 'n', 'user', 'draftree'];
 
 /** Chat completions of one model. */
 export class Completions {
@@ -117,32 +148,39 @@ export class Completions {
     const generateOptions = optionsOf(request);
     const generation = this.#model.generate(messagesOf(request), { ...generateOptions, ...(signal && { signal }) });
     const head = { id: `chatcmpl-${randomId()}`, created: Math.floor(Date.now() / 1000), model: request.model ?? this.#model.info.name };
-    if (request.stream === true) return chunks(generation, head, request.stream_options?.include_usage === true);
+    if (request.stream === true) return chunks(this.#model, generation, head, request.stream_options?.include_usage === true);
     const result = await generation.result;
     const message = { role: 'assistant', content: result.text, refusal: null } as const;
+    const logprobs = await logprobsOf(this.#model, result);
     return {
       ...head,
       object: 'chat.completion',
-      choices: [{ index: 0, message, finish_reason: finishReason(result.finishReason), logprobs: null }],
+      choices: [{ index: 0, message, finish_reason: finishReason(result.finishReason), logprobs }],
       usage: usageOf(result),
     };
   }
 }
 
 async function* chunks(
+  model: Writer,
   generation: Generation,
   head: Pick<ChatCompletionChunk, 'id' | 'created' | 'model'>,
   includesUsage: boolean,
 ): AsyncGenerator<ChatCompletionChunk, void> {
-  const chunk = (delta: { role?: 'assistant'; content?: string }, finish: 'stop' | 'length' | null): ChatCompletionChunk => ({
+  const chunk = (
+    delta: { role?: 'assistant'; content?: string },
+    finish: 'stop' | 'length' | null,
+    logprobs: CompletionLogprobs | null = null,
+  ): ChatCompletionChunk => ({
     ...head,
     object: 'chat.completion.chunk',
-    choices: [{ index: 0, delta, finish_reason: finish, logprobs: null }],
+    choices: [{ index: 0, delta, finish_reason: finish, logprobs }],
     ...(includesUsage && { usage: null }),
   });
   yield chunk({ role: 'assistant', content: '' }, null);
-  for await (const { text } of generation) {
-    if (text !== '') yield chunk({ content: text }, null);
+  for await (const piece of generation) {
+    const logprobs = await logprobsOf(model, piece);
+    if (piece.text !== '' || logprobs !== null) yield chunk({ content: piece.text }, null, logprobs);
   }
   const result = await generation.result;
   yield chunk({}, finishReason(result.finishReason));
@@ -162,7 +200,22 @@ function optionsOf(request: ChatCompletionRequest): GenerateOptions {
     options[optionNames[name as keyof typeof optionNames]] = value;
   }
   if ((request.n ?? 1) !== 1) throw invalid(`n must be 1, not ${String(request.n)}: one answer is written at a time`);
+  const { logprobs, top_logprobs: top } = request;
+  if (typeof (logprobs ?? false) !== 'boolean') throw invalid(`logprobs must be true or false, not ${String(logprobs)}`);
+  if (logprobs) options['logprobs'] = top ?? 0;
+  else if (top !== undefined && top !== null) throw invalid('top_logprobs needs logprobs: true');
   return { ...options, ...request.draftree };
+}
+
+/** The log-probabilities of an answer or a piece of one, with the texts of all tokens. */
+async function logprobsOf(model: Writer, { logprobs }: { logprobs?: PlaceLogprobs[] }): Promise<CompletionLogprobs | null> {
+  if (logprobs === undefined) return null;
+  const ids = [...new Set(logprobs.flatMap(({ token, top }) => [token, ...top.map(({ token }) => token)]))];
+  const bytes = await model.tokenBytes(ids);
+  const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+  const texts = new Map(ids.map((id, index) => [id, { token: decoder.decode(bytes[index]), bytes: [...(bytes[index] ?? [])] }]));
+  const named = ({ token, logprob }: TokenLogprob): CompletionTokenLogprob => ({ token: '', bytes: [], ...texts.get(token), logprob });
+  return { content: logprobs.map((place) => ({ ...named(place), top_logprobs: place.top.map(named) })), refusal: null };
 }
 
 function messagesOf({ messages }: ChatCompletionRequest): Message[] {

@@ -177,6 +177,8 @@ export class Host {
           return model.tokenize(call.text, call.addBos);
         case 'detokenize':
           return model.detokenize(call.ids);
+        case 'tokenBytes':
+          return model.tokenBytes(call.ids);
         case 'applyChatTemplate':
           return model.applyChatTemplate(call.messages, call.addGenerationPrompt);
         case 'nextLogits':

@@ -1,7 +1,16 @@
 /**
  * draftree: small language models in the browser, on WebGPU.
  */
-export type { ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, ChatMessage, CompletionUsage, Completions } from './completions.js';
+export type {
+  ChatCompletion,
+  ChatCompletionChunk,
+  ChatCompletionRequest,
+  ChatMessage,
+  CompletionLogprobs,
+  CompletionTokenLogprob,
+  CompletionUsage,
+  Completions,
+} from './completions.js';
 export { modelCache } from './model_cache.js';
 export { DraftreeError, errorCodes } from './errors.js';
 export type { ErrorCode } from './errors.js';
@@ -20,6 +29,8 @@ export type {
   GenerationStats,
   LoadProgress,
   ModelInfo,
+  PlaceLogprobs,
+  TokenLogprob,
   TokenSource,
   Usage,
 } from './results.js';

@@ -124,6 +124,11 @@ export class Model {
     return this.#channel.call({ method: 'detokenize', ids: Uint32Array.from(tokens) });
   }
 
+  /** The bytes of each token alone, as in the middle of a text: several tokens may share one character. */
+  tokenBytes(tokens: Iterable<number>): Promise<Uint8Array[]> {
+    return this.#channel.call({ method: 'tokenBytes', ids: Uint32Array.from(tokens) });
+  }
+
   /** How many tokens of context a prompt takes: of a conversation, as its chat template writes it. */
   async countTokens(prompt: Prompt): Promise<number> {
     if (typeof prompt === 'string') return (await this.tokenize(prompt)).length;

@@ -127,6 +127,12 @@ export interface GenerateOptions {
   maxNodes?: number;
   /** Which guesses count. Default `'exact'`. */
   accept?: AcceptRule;
+  /**
+   * Tell the log-probability of every token, and those of the `logprobs` most probable tokens at its place, from 0 to 20: in chunks and in
+   * the result. They are those of the distribution after penalties and `logitBias`, before temperature and filters, and drafting
+   * does not change them. Absent: off.
+   */
+  logprobs?: number;
   /** Overrides the number given to `load` for this generation. */
   stepsInFlight?: number;
   /** Stops the generation: reading it throws, and its result rejects, with code `aborted`. The model stays usable. */
@@ -213,6 +219,7 @@ const generateChecks: { [name in keyof Required<GenerateOptions>]: Check } = {
   tree,
   maxNodes: number('a whole number from 1 to 64', (value) => Number.isInteger(value) && value >= 1 && value <= 64),
   accept,
+  logprobs: number('a whole number from 0 to 20', (value) => Number.isInteger(value) && value >= 0 && value <= 20),
   stepsInFlight: wholeNumber(1),
   signal: abortSignal,
 };

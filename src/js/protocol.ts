@@ -29,6 +29,7 @@ export interface LoadRequest {
 export type Call =
   | { method: 'tokenize'; text: string; addBos?: boolean }
   | { method: 'detokenize'; ids: Uint32Array }
+  | { method: 'tokenBytes'; ids: Uint32Array }
   | { method: 'applyChatTemplate'; messages: Message[]; addGenerationPrompt: boolean }
   | { method: 'nextLogits'; ids: Uint32Array }
   | { method: 'benchmark'; options: Record<string, unknown> }
@@ -39,6 +40,7 @@ export type Call =
 export interface Answers {
   tokenize: Uint32Array;
   detokenize: string;
+  tokenBytes: Uint8Array[];
   applyChatTemplate: string;
   nextLogits: Float32Array;
   benchmark: Record<string, unknown>;

@@ -6,6 +6,18 @@ import type { Drafter } from './options.js';
 /** Where a token came from: chosen by the model with no guess to confirm it (`plain`), or guessed by a drafter and confirmed. */
 export type TokenSource = 'plain' | Drafter;
 
+/** A token and the natural logarithm of its probability. */
+export interface TokenLogprob {
+  token: number;
+  logprob: number;
+}
+
+/** What the model made of one place of the text, before temperature and filters. */
+export interface PlaceLogprobs extends TokenLogprob {
+  /** The most probable tokens there, the highest first, as many as were asked for; `token` is among them only if it belongs there. */
+  top: TokenLogprob[];
+}
+
 /** A piece of a running generation: what one pass of the model came to. */
 export interface GenerationChunk {
   /** Text that is final: it never splits a character, and the texts of all chunks together are the text of the result. */
@@ -16,6 +28,8 @@ export interface GenerationChunk {
   sources: TokenSource[];
   /** What each token added to `text`: joined, they are the text. */
   pieces: string[];
+  /** The log-probabilities of each token, where the option `logprobs` asks for them. */
+  logprobs?: PlaceLogprobs[];
 }
 
 /** Why a generation ended. */
@@ -107,6 +121,8 @@ export interface GenerationResult {
   text: string;
   /** The tokens of `text`. */
   tokens: number[];
+  /** The log-probabilities of each of them, where the option `logprobs` asks for them. */
+  logprobs?: PlaceLogprobs[];
   /** The prompt as the model saw it: after the chat template, with the beginning-of-text token where the model wants one. */
   promptTokens: number[];
   finishReason: FinishReason;

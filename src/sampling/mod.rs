@@ -4,9 +4,11 @@
 //! highest of logit plus Gumbel noise (greedy: no noise), chunk by chunk. The maximum of log p + Gumbel is a sample of p (Gumbel 1954), and
 //! the noise is a pure function of (seed, position, token), so a draw does not depend on how the row was reached.
 
+mod logprobs;
 pub mod noise;
 mod params;
 
+pub use logprobs::{Logprobs, MAX_TOP_LOGPROBS, TokenLogprob, logprobs};
 pub use params::{MIN_TEMPERATURE, SamplingParams};
 
 /// What penalties know of the tokens before a row: `times emitted * 2 + (1 if in the prompt)` per token.
@@ -14,7 +16,7 @@ pub type History = Vec<u32>;
 
 /// Penalties, bias and temperature, in place on one row `[vocab]`. Oracle of process_logits.wgsl.
 pub fn process_logits(logits: &mut [f32], history: &[u32], params: &SamplingParams) {
-    let inverse_temperature = if params.temperature > 0.0 { 1.0 / params.temperature } else { 1.0 };
+    let inverse_temperature = 1.0 / params.divisor();
     for (logit, &seen) in logits.iter_mut().zip(history) {
         if seen > 0 {
             *logit = if *logit > 0.0 { *logit / params.repetition_penalty } else { *logit * params.repetition_penalty };

@@ -45,6 +45,11 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// What logits are divided by: the temperature, or 1 where the choice is greedy.
+    pub fn divisor(&self) -> f32 {
+        if self.temperature > 0.0 { self.temperature } else { 1.0 }
+    }
+
     /// Whether top-k, top-p or min-p removes tokens. Greedy choice is the same with and without them.
     pub fn filters(&self) -> bool {
         self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)

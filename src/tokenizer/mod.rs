@@ -93,6 +93,11 @@ impl Tokenizer {
         text
     }
 
+    /// The bytes of one token, wherever in a text it stands: perhaps a part of a character. None for an id beyond the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.pieces.get(id).map_or(&[], |piece| piece.bytes)
+    }
+
     /// The id of a vocabulary entry, as it is written in the vocabulary (`"Ġthe"`, `"▁the"`, `"<|im_end|>"`).
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.bpe.token_to_id(token)

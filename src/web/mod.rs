@@ -13,7 +13,7 @@ mod types;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use js_sys::{Function, Uint32Array};
+use js_sys::{Function, Uint8Array, Uint32Array};
 use wasm_bindgen::prelude::*;
 
 use self::errors::{IntoJs as _, from_js};
@@ -91,6 +91,19 @@ impl Model {
     /// An `Error` with a `code`.
     pub fn detokenize(&self, ids: &[u32]) -> std::result::Result<String, JsValue> {
         self.with(|engine| Ok(engine.text().tokenizer.decode(ids, false))).js()
+    }
+
+    /// The bytes of each of these ids, alone: perhaps a part of a character.
+    ///
+    /// # Errors
+    /// An `Error` with a `code`.
+    #[wasm_bindgen(js_name = tokenBytes)]
+    pub fn token_bytes(&self, ids: &[u32]) -> std::result::Result<Vec<Uint8Array>, JsValue> {
+        let bytes_of = |engine: &GpuEngine| {
+            let tokenizer = &engine.text().tokenizer;
+            Ok(ids.iter().map(|&id| Uint8Array::from(tokenizer.token_bytes(id))).collect())
+        };
+        self.with(bytes_of).js()
     }
 
     /// The prompt that the chat template makes of messages.
@@ -210,7 +223,7 @@ pub struct Generation {
 
 #[wasm_bindgen]
 impl Generation {
-    /// The next piece, `{ text, tokens }`; `undefined` once it has ended.
+    /// The next piece, `{ text, tokens, sources, pieces, logprobs? }`; `undefined` once it has ended.
     ///
     /// # Errors
     /// An `Error` with a `code`.
@@ -219,7 +232,7 @@ impl Generation {
             let mut session = Taken::from(&self.session)?;
             let mut engine = Taken::from(&self.engine)?;
             match engine.get().next(session.get()).await? {
-                Some(chunk) => types::to_js(&ChunkDto::from(chunk)),
+                Some(chunk) => types::to_js(&ChunkDto::new(chunk, session.get())),
                 None => Ok(JsValue::UNDEFINED),
             }
         };

@@ -9,7 +9,7 @@ use super::errors::from_js;
 use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::DraftHeads;
-use crate::sampling::SamplingParams;
+use crate::sampling::{Logprobs, SamplingParams};
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::SIZES;
 use crate::speculate::shape::{RankTree, Shape};
@@ -123,6 +123,7 @@ struct Options {
     tree: Option<TreeDto>,
     max_nodes: Option<usize>,
     accept: Option<AcceptDto>,
+    logprobs: Option<usize>,
     steps_in_flight: Option<usize>,
 }
 
@@ -237,6 +238,7 @@ impl Options {
             },
             max_nodes: self.max_nodes,
             accept: self.accept.map_or(Ok(other.accept), AcceptDto::rule)?,
+            logprobs: self.logprobs,
         })
     }
 }
@@ -252,12 +254,16 @@ pub struct ChunkDto {
     tokens: Vec<u32>,
     sources: Vec<&'static str>,
     pieces: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<Logprobs>>,
 }
 
-impl From<Chunk> for ChunkDto {
-    fn from(chunk: Chunk) -> Self {
+impl ChunkDto {
+    /// A piece of the text of this session.
+    pub fn new(chunk: Chunk, session: &Session) -> Self {
         let sources = chunk.sources.into_iter().map(Source::name).collect();
-        Self { text: chunk.text, tokens: chunk.tokens, sources, pieces: chunk.pieces }
+        let logprobs = session.logprobs().map(|_| chunk.logprobs);
+        Self { text: chunk.text, tokens: chunk.tokens, sources, pieces: chunk.pieces, logprobs }
     }
 }
 
@@ -267,6 +273,8 @@ impl From<Chunk> for ChunkDto {
 pub struct ResultDto {
     text: String,
     tokens: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<Logprobs>>,
     prompt_tokens: Vec<u32>,
     finish_reason: Option<&'static str>,
     usage: Usage,
@@ -351,6 +359,7 @@ impl ResultDto {
         Self {
             text: session.text().to_owned(),
             tokens: session.tokens().to_vec(),
+            logprobs: session.logprobs().map(<[Logprobs]>::to_vec),
             prompt_tokens: session.prompt().to_vec(),
             finish_reason: session.finish().map(|finish| finish.as_str()),
             usage: Usage {

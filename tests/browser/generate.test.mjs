@@ -55,6 +55,23 @@ test('--json prints one object on one line', async () => {
   assert.equal(row.stats.steps_in_flight, 2);
 });
 
+test('--logprobs tells of every token, and drafting does not change it', async () => {
+  const written = await Promise.all(
+    ['none', 'auto'].map((draft) => generate('--prompt', 'Once upon a time', '--max-tokens', '8', '--json', '--logprobs', '3', '--draft', draft)),
+  );
+  const [plain, drafted] = written.map(({ status, lines, errors }) => {
+    assert.equal(status, 0, errors);
+    return JSON.parse(String(lines[0]));
+  });
+  assert.deepEqual(drafted.logprobs, plain.logprobs);
+  assert.deepEqual(plain.logprobs.map((/** @type {any} */ { token }) => token), plain.tokens);
+  for (const { token, logprob, top } of plain.logprobs) {
+    assert.equal(top.length, 3);
+    assert.deepEqual(top[0], { token, logprob }, 'the likeliest token is written');
+    assert.ok(logprob < 0 && top[0].logprob >= top[1].logprob && top[1].logprob >= top[2].logprob);
+  }
+});
+
 test('--prompts runs every row from an empty cache, in order, past one that fails', async () => {
   const file = path.join(folder, 'rows.jsonl');
   const rows = [

@@ -26,7 +26,7 @@ use draftree::backend::{Backend, FinishReason, GenerationSetup};
 use draftree::engine::{Engine, GenerateOptions, GenerationStats, Prompt, TextParts};
 use draftree::model::files::FileSource;
 use draftree::model::{ByteSource, Checkpoint, stream_weights};
-use draftree::sampling::SamplingParams;
+use draftree::sampling::{Logprobs, SamplingParams};
 use draftree::speculate::DraftPlan;
 use draftree::speculate::tree::Tree;
 pub use model_files::shared;
@@ -105,6 +105,7 @@ pub struct Written {
     pub prompt: Vec<u32>,
     pub tokens: Vec<u32>,
     pub text: String,
+    pub logprobs: Vec<Logprobs>,
     pub finish: FinishReason,
     pub stats: GenerationStats,
 }
@@ -112,21 +113,28 @@ pub struct Written {
 /// Runs one generation to its end. What came piece by piece must be what the session holds at its end.
 pub fn generate<B: Backend>(engine: &mut Engine<B>, prompt: &Prompt, options: &GenerateOptions) -> Written {
     let mut session = engine.start(prompt, options).expect("the prompt and the options are sound");
-    let (mut streamed_text, mut streamed_tokens) = (String::new(), Vec::new());
+    let (mut streamed_text, mut streamed_tokens, mut streamed_logprobs) = (String::new(), Vec::new(), Vec::new());
     while let Some(chunk) = block_on(engine.next(&mut session)).expect("the device works") {
         assert_eq!(chunk.pieces.concat(), chunk.text, "every token has its piece of the text");
         assert_eq!((chunk.pieces.len(), chunk.sources.len()), (chunk.tokens.len(), chunk.tokens.len()));
         streamed_text += &chunk.text;
         streamed_tokens.extend(chunk.tokens);
+        streamed_logprobs.extend(chunk.logprobs);
     }
     assert_eq!(streamed_text, session.text(), "the pieces are the text");
     assert_eq!(streamed_tokens, session.tokens(), "the pieces are the tokens");
+    assert_eq!(streamed_logprobs, session.logprobs().unwrap_or_default(), "the pieces are the log-probabilities");
+    if let Some(logprobs) = session.logprobs() {
+        let told: Vec<u32> = logprobs.iter().map(|place| place.token).collect();
+        assert_eq!(told, streamed_tokens, "every token has its log-probability");
+    }
     let by_source = session.stats().draft.tokens.iter().sum::<u32>();
     assert_eq!(by_source as usize, streamed_tokens.len(), "every token came from somewhere");
     Written {
         prompt: session.prompt().to_vec(),
         tokens: session.tokens().to_vec(),
         text: session.text().to_owned(),
+        logprobs: streamed_logprobs,
         finish: session.finish().expect("a session that gives nothing more has ended"),
         stats: session.stats().clone(),
     }
@@ -189,5 +197,13 @@ pub fn decode<B: Backend>(backend: &mut B, start: usize, root: u32, setup: &Gene
 pub fn setup(sampling: SamplingParams, prompt: &[u32], max_tokens: u32, vocab_size: usize) -> GenerationSetup {
     let valid_tokens = vocab_size as u32;
     let draft = DraftPlan::default();
-    GenerationSetup { sampling, end_tokens: Vec::new(), max_tokens, prompt: prompt.to_vec(), valid_tokens, draft }
+    GenerationSetup {
+        sampling,
+        end_tokens: Vec::new(),
+        max_tokens,
+        prompt: prompt.to_vec(),
+        valid_tokens,
+        draft,
+        logprobs: None,
+    }
 }

@@ -78,6 +78,24 @@ describe('chat completions', () => {
     assert.equal((await model.chat.completions.create({ messages: [user('x')] })).choices[0].message.content, 'x ');
   });
 
+  test('tell log-probabilities with the texts of tokens, whole and streamed', async () => {
+    const named = (/** @type {string} */ token, /** @type {number} */ byte, /** @type {number} */ logprob) => ({ token, logprob, bytes: [byte] });
+    const content = [
+      { ...named('a', 97, -1), top_logprobs: [named('a', 97, -1), named('\ufffd', 0xc3, -2)] },
+      { ...named('\ufffd', 0xc3, -1), top_logprobs: [named('\ufffd', 0xc3, -1), named('c', 99, -2)] },
+    ];
+    const request = { messages: [user('x y')], logprobs: true, top_logprobs: 2 };
+    const completion = await model.chat.completions.create(request);
+    assert.deepEqual(completion.choices[0].logprobs, { content, refusal: null });
+    assert.equal(core.options['logprobs'], 2);
+    const streamed = [];
+    for await (const { choices } of await model.chat.completions.create({ ...request, stream: true })) streamed.push(choices[0]?.logprobs);
+    assert.deepEqual(streamed, [null, { content: content.slice(0, 1), refusal: null }, { content: content.slice(1), refusal: null }, null]);
+    const alone = await model.chat.completions.create({ messages: [user('x')], logprobs: true });
+    assert.deepEqual(alone.choices[0].logprobs, { content: [{ ...named('a', 97, -1), top_logprobs: [] }], refusal: null });
+    assert.equal((await model.chat.completions.create({ messages: [user('x')], logprobs: false })).choices[0].logprobs, null);
+  });
+
   test('hand every option on by its own name', async () => {
     await model.chat.completions.create({
       messages: [{ role: 'user', content: [{ type: 'text', text: 'a ' }, { type: 'text', text: 'b' }] }],
@@ -112,6 +130,9 @@ describe('chat completions', () => {
     await refused({ messages: [user('x')], tools: [] }, /"tools" is not supported/);
     await refused({ messages: [user('x')], temprature: 1 }, /did you mean "temperature"/);
     await refused({ messages: [user('x')], n: 2 }, /n must be 1, not 2/);
+    await refused({ messages: [user('x')], top_logprobs: 2 }, /top_logprobs needs logprobs: true/);
+    await refused({ messages: [user('x')], logprobs: 5 }, /logprobs must be true or false, not 5/);
+    await refused({ messages: [user('x')], logprobs: true, top_logprobs: 21 }, /from 0 to 20/);
     await refused({ messages: 'x' }, /messages must be an array/);
     await refused({ messages: [{ role: 'user', content: [{ type: 'image_url' }] }] }, /message 0 .*image_url.*text only/);
     await refused({ messages: [{ role: 'user' }] }, /message 0 must be/);

@@ -21,9 +21,9 @@ const failure = (message, code = 'invalid_option') => (/** @type {any} */ error)
 
 describe('options', () => {
   test('values of every kind', () => {
-    const { values } = parseOptions(['--prompt', '--x', '--max-tokens=5', '--top-p', '0.5', '--stop', 'a', '--stop', '', '--json'], specs);
-    assert.deepEqual(values, { prompt: '--x', 'max-tokens': 5, 'top-p': 0.5, stop: ['a', ''], json: true });
-    assert.deepEqual(generateOptions(values), { maxTokens: 5, topP: 0.5, stop: ['a', ''] });
+    const { values } = parseOptions(['--prompt', '--x', '--max-tokens=5', '--top-p', '0.5', '--stop', 'a', '--stop', '', '--logprobs', '3', '--json'], specs);
+    assert.deepEqual(values, { prompt: '--x', 'max-tokens': 5, 'top-p': 0.5, stop: ['a', ''], logprobs: 3, json: true });
+    assert.deepEqual(generateOptions(values), { maxTokens: 5, topP: 0.5, stop: ['a', ''], logprobs: 3 });
   });
   test('an empty prompt is a value', () => {
     assert.equal(parseOptions(['--prompt', ''], specs).values.prompt, '');

@@ -44,6 +44,10 @@ export const core = {
     detokenize(ids) {
       return String.fromCodePoint(...ids);
     }
+    /** Token 1 is a part of a character. @param {Uint32Array} ids */
+    tokenBytes(ids) {
+      return Array.from(ids, (id) => Uint8Array.of(id === 1 ? 0xc3 : 97 + id));
+    }
     /** @param {{ role: string, content: string }[]} messages @param {boolean} [open] */
     applyChatTemplate(messages, open) {
       return messages.map(({ role, content }) => `${role}:${content};`).join('') + (open ? 'assistant:' : '');
@@ -71,8 +75,9 @@ export const core = {
 };
 
 class Generation {
-  /** @param {string} prompt @param {{ maxTokens?: number }} options @param {number} promptTokens */
-  constructor(prompt, { maxTokens = 256 }, promptTokens) {
+  /** @param {string} prompt @param {{ maxTokens?: number, logprobs?: number }} options @param {number} promptTokens */
+  constructor(prompt, { maxTokens = 256, logprobs }, promptTokens) {
+    this.top = logprobs;
     this.promptTokens = promptTokens;
     this.words = prompt.split(' ').slice(0, maxTokens).map((word) => `${word} `);
     this.text = '';
@@ -92,7 +97,14 @@ class Generation {
     core.steps++;
     if (core.fault?.at === this.count) throw core.fault.error;
     this.text += word;
-    return { text: word, tokens: [this.count++] };
+    const token = this.count++;
+    return { text: word, tokens: [token], ...this.#logprobs([token]) };
+  }
+  /** Where they are asked for: each token has -1, and those that follow it by number are the most probable. @param {number[]} tokens */
+  #logprobs(tokens) {
+    const { top } = this;
+    if (top === undefined) return {};
+    return { logprobs: tokens.map((token) => ({ token, logprob: -1, top: Array.from({ length: top }, (_, rank) => ({ token: token + rank, logprob: -1 - rank })) })) };
   }
   result() {
     if (this.isFree || this.isBusy) throw new Error('result too early or too late');
@@ -101,6 +113,7 @@ class Generation {
     return {
       text,
       tokens,
+      ...this.#logprobs(tokens),
       finishReason: this.isAborted ? 'aborted' : 'stop',
       usage: { promptTokens, completionTokens: count, totalTokens: promptTokens + text.length, reusedPromptTokens: 1 },
       // Every second word by a drafter, in passes of four rows.

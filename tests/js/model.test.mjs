@@ -199,6 +199,7 @@ test('tokens, templates and counts', async () => {
   const { model } = await openModel();
   assert.deepEqual([...(await model.tokenize('ab'))], [97, 98]);
   assert.equal(await model.detokenize([97, 98]), 'ab');
+  assert.deepEqual((await model.tokenBytes([0, 1])).map((bytes) => [...bytes]), [[97], [0xc3]]);
   const messages = [{ role: 'user', content: 'hi' }];
   assert.equal(await model.applyChatTemplate(messages), 'user:hi;assistant:');
   assert.equal(await model.applyChatTemplate(messages, { addGenerationPrompt: false }), 'user:hi;');
@@ -206,6 +207,19 @@ test('tokens, templates and counts', async () => {
   assert.equal(await model.countTokens(messages), 18);
   await assert.rejects(model.applyChatTemplate(/** @type {any} */ ('x')), { code: 'invalid_option' });
   await model.reset();
+  await model.dispose();
+});
+
+test('log-probabilities come with chunks and with the result, where they are asked for', async () => {
+  const { model } = await openModel();
+  const generation = model.generate('one two', { logprobs: 1 });
+  const chunks = [];
+  for await (const chunk of generation) chunks.push(chunk);
+  const place = (/** @type {number} */ token) => ({ token, logprob: -1, top: [{ token, logprob: -1 }] });
+  assert.deepEqual(chunks.map(({ logprobs }) => logprobs), [[place(0)], [place(1)]]);
+  assert.deepEqual((await generation.result).logprobs, [place(0), place(1)]);
+  const without = await model.generate('one').result;
+  assert.ok(!('logprobs' in without));
   await model.dispose();
 });
 

@@ -5,7 +5,7 @@
 
 use crate::backend::{Emitted, FinishReason, GenerationSetup, StepRecord};
 use crate::error::Result;
-use crate::sampling::{self, Candidate};
+use crate::sampling::{self, Candidate, Logprobs};
 use crate::speculate::accept::{AcceptRule, Walk, walk};
 use crate::speculate::grow::{Drafted, HeadCandidates, Material, grow};
 use crate::speculate::lenient::{self, Judgement};
@@ -42,6 +42,8 @@ pub struct Verified {
     pub chosen: Vec<u32>,
     /// The best of every chunk of each row's vocabulary: what recycling learns.
     pub bests: Vec<Vec<Candidate>>,
+    /// Logits of each row after penalties, bias and temperature.
+    pub processed: Vec<Vec<f32>>,
 }
 
 impl Generation {
@@ -89,7 +91,7 @@ impl Generation {
         let bests = |(node, row): (usize, &Vec<f32>)| sampling::chunk_bests(row, self.position(node), sampling);
         let bests: Vec<Vec<Candidate>> = processed.iter().enumerate().map(bests).collect();
         let chosen = bests.iter().map(|row| sampling::best_of(row)).collect();
-        Verified { chosen: self.decide(&processed, chosen), bests }
+        Verified { chosen: self.decide(&processed, chosen), bests, processed }
     }
 
     /// Has recycling learn from the row of a node.
@@ -201,6 +203,13 @@ impl Generation {
         rejection::decide(logits, edge, &children, proposal, sampling.seed, self.position(row))
     }
 
+    /// The log-probabilities of the tokens of a walk, where they were asked for; `processed` are the logits of every row.
+    pub fn logprobs(&self, walk: &Walk, processed: &[Vec<f32>]) -> Vec<Logprobs> {
+        let Some(top) = self.setup.logprobs else { return Vec::new() };
+        let visited = walk.path.iter().zip(&walk.tokens);
+        visited.map(|(&row, &token)| sampling::logprobs(&processed[row], token, top, &self.setup.sampling)).collect()
+    }
+
     /// The record of a step that walked `walk` through the first `rows` nodes.
     fn record(&self, drafted: &Drafted, walk: &Walk, rows: usize) -> StepRecord {
         let visited_next = walk.path[1..].iter().map(|&node| (drafted.sources[node], node));
@@ -210,6 +219,7 @@ impl Generation {
             tokens: tokens
                 .map(|((&token, &offered), (source, node))| Emitted { token, source, node, offered })
                 .collect(),
+            logprobs: Vec::new(),
             finish: self.finish,
             context_length: self.text.len() - 1,
             rows,

@@ -211,6 +211,7 @@ impl CpuBackend {
         }
         let (walk, mut record) = generation.advance(tree.len(), &verified.chosen)?;
         self.commit(start, &walk.path, &kv_rows);
+        record.logprobs = generation.logprobs(&walk, &verified.processed);
         if !drafters.is_empty() && generation.setup.draft.nodes() > 1 && generation.finish.is_none() {
             let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
             let heads = self.head_candidates(generation, drafters, &last)?;

@@ -143,25 +143,23 @@ impl DraftLaunches {
         &self.heads
     }
 
-    /// What a step of `rows` rows launches behind the choice of tokens, in order.
+    /// What a step of `rows` rows launches between the choice of tokens and the walk, in order.
     /// Recycling also learns where nothing is drafted.
-    pub fn launches(
-        &self,
-        plan: &DraftPlan,
-        drafters: Sources,
-        rule: AcceptRule,
-        rows: usize,
-    ) -> impl Iterator<Item = &Launch> {
+    pub fn before_walk(&self, plan: &DraftPlan, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {
+        let learns = plan.nodes() > 1 && plan.sources.contains(Source::Recycling);
+        learns.then_some(&self.recycle).into_iter().chain(self.rules.launches(rule, rows))
+    }
+
+    /// The walk.
+    pub fn walk(&self) -> &Launch {
+        &self.accept
+    }
+
+    /// What a step of `rows` rows launches behind it, in order.
+    pub fn behind_walk(&self, plan: &DraftPlan, drafters: Sources, rows: usize) -> impl Iterator<Item = &Launch> {
         let drafting = plan.nodes() > 1;
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
         let heads = if drafting && drafters.contains(Source::Heads) { &self.heads[..] } else { &[] };
-        (drafting && plan.sources.contains(Source::Recycling))
-            .then_some(&self.recycle)
-            .into_iter()
-            .chain(self.rules.launches(rule, rows))
-            .chain([&self.accept])
-            .chain(commits)
-            .chain(heads)
-            .chain((drafting && !drafters.is_empty()).then_some(&self.draft))
+        commits.iter().chain(heads).chain((drafting && !drafters.is_empty()).then_some(&self.draft))
     }
 }

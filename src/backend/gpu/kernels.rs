@@ -49,6 +49,10 @@ pub enum Kernel {
     Reject,
     /// The walk through the verified tree.
     Accept,
+    /// What chunks of the visited rows add to log-probabilities.
+    LogprobChunks,
+    /// Log-probabilities of the emitted tokens and of the most probable ones.
+    Logprobs,
     /// Visited rows moved into place.
     Commit,
     /// The next tree.
@@ -69,7 +73,7 @@ pub enum Kernel {
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Embed,
         Self::Qkv,
         Self::AttentionChunks,
@@ -86,6 +90,8 @@ impl Kernel {
         Self::ChoosePath,
         Self::Reject,
         Self::Accept,
+        Self::LogprobChunks,
+        Self::Logprobs,
         Self::Commit,
         Self::Draft,
         Self::HeadStart,
@@ -115,6 +121,8 @@ impl Kernel {
             Self::ChoosePath => "choose_path",
             Self::Reject => "reject",
             Self::Accept => "accept",
+            Self::LogprobChunks => "logprob_chunks",
+            Self::Logprobs => "logprobs",
             Self::Commit => "commit",
             Self::Draft => "draft",
             Self::HeadStart => "head_start",

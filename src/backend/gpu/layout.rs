@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::backend::{Emitted, FinishReason, GenerationSetup, MAX_END_TOKENS, MAX_ROWS, StepRecord};
 use crate::model::heads::{DepthCalibration, MAX_DEPTHS};
-use crate::sampling::CHUNK_TOKENS;
+use crate::sampling::{CHUNK_TOKENS, Logprobs, TokenLogprob};
 use crate::speculate::accept::{AcceptRule, MAX_EMITTED};
 use crate::speculate::heads::TOP_K;
 use crate::speculate::shape::Shape;
@@ -153,7 +153,9 @@ pub struct SamplingShape {
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
     pub shares_noise: u32,
-    pub padding: [u32; 3],
+    pub temperature: f32,
+    pub top_logprobs: u32,
+    pub padding: u32,
 }
 
 impl SamplingShape {
@@ -176,7 +178,9 @@ impl SamplingShape {
             frequency_penalty: params.frequency_penalty,
             presence_penalty: params.presence_penalty,
             shares_noise: u32::from(setup.rule() != AcceptRule::Rejection),
-            padding: [0; 3],
+            temperature: params.divisor(),
+            top_logprobs: setup.logprobs.unwrap_or(0) as u32,
+            padding: 0,
         }
     }
 }
@@ -344,6 +348,7 @@ impl RawRecord {
         });
         Some(StepRecord {
             tokens: tokens.collect(),
+            logprobs: Vec::new(),
             finish,
             context_length: raw.context_length as usize,
             rows: raw.rows as usize,
@@ -351,5 +356,32 @@ impl RawRecord {
             drafted: raw.drafted as usize,
             match_length: raw.match_length as usize,
         })
+    }
+}
+
+/// `Logprob` in shaders/logprobs.wgsl.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RawLogprob {
+    pub token: u32,
+    pub logprob: f32,
+}
+
+/// Bytes of one [`RawLogprob`].
+pub const LOGPROB_BYTES: u64 = size_of::<RawLogprob>() as u64;
+
+impl RawLogprob {
+    /// The log-probabilities of `count` emitted tokens and of the `top` most probable ones beside each, `[count, 1 + top]`.
+    pub fn read(bytes: &[u8], count: usize, top: usize) -> Vec<Logprobs> {
+        let read = |bytes: &[u8]| {
+            let Self { token, logprob } = bytemuck::pod_read_unaligned(bytes);
+            (token != u32::MAX).then_some(TokenLogprob { token, logprob })
+        };
+        let place = |place: &[u8]| {
+            let mut found = place.chunks_exact(LOGPROB_BYTES as usize).map_while(read);
+            let TokenLogprob { token, logprob } = found.next()?;
+            Some(Logprobs { token, logprob, top: found.collect() })
+        };
+        bytes.chunks_exact((1 + top) * LOGPROB_BYTES as usize).take(count).filter_map(place).collect()
     }
 }

@@ -10,6 +10,7 @@ mod drafting;
 mod heads;
 pub mod kernels;
 mod layout;
+mod logprobs;
 mod plan;
 pub mod profile;
 mod readback;
@@ -24,8 +25,8 @@ use self::device::{DeviceCaps, Gpu};
 use self::heads::GpuHeads;
 use self::kernels::Kernels;
 use self::layout::{
-    FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, ROW_LIMIT_OFFSET, RawRecord, SamplingShape, StateHead,
-    TOKENS_OFFSET, topology_words,
+    FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, ROW_LIMIT_OFFSET, RawLogprob, RawRecord, SamplingShape,
+    StateHead, TOKENS_OFFSET, topology_words,
 };
 use self::plan::{Buffers, PassSize, Plan, Purpose};
 use self::profile::DeviceClock;
@@ -57,7 +58,9 @@ pub struct GpuBackend {
     cache: Cache,
     heads: Option<GpuHeads>,
     plan: Plan,
+    /// Ways back for records alone, and for those with log-probabilities behind them.
     staging: StagingPool,
+    staging_logprobs: StagingPool,
     topology: Topology,
     decode: Decode,
 }
@@ -131,6 +134,7 @@ impl GpuBackend {
             })
             .await??;
         let staging = StagingPool::new(gpu.clone(), RECORD_BYTES);
+        let staging_logprobs = StagingPool::new(gpu.clone(), RECORD_BYTES + logprobs::MAX_BYTES);
         Ok(Self {
             gpu,
             kernels,
@@ -142,6 +146,7 @@ impl GpuBackend {
             heads: None,
             plan,
             staging,
+            staging_logprobs,
             topology: Topology::Other,
             decode: Decode::default(),
         })
@@ -350,8 +355,14 @@ impl Backend for GpuBackend {
         if drafters != self.decode.drafters {
             self.buffers.draft.write_drafters(&self.gpu, drafters);
         }
-        let purpose =
-            Purpose::Decode { sampling: &setup.sampling, draft: &setup.draft, drafters, rule: setup.rule(), rows };
+        let purpose = Purpose::Decode {
+            sampling: &setup.sampling,
+            draft: &setup.draft,
+            drafters,
+            rule: setup.rule(),
+            rows,
+            logprobs: setup.logprobs.is_some(),
+        };
         let size = PassSize {
             noisy: setup.sampling.temperature > 0.0,
             listed: matches!(setup.draft.shape, Shape::Fixed(_)),
@@ -361,7 +372,14 @@ impl Backend for GpuBackend {
         let dispatches = self.plan.launches(purpose, size).len() as u32;
         let step = self.decode.steps;
         let slot = u64::from(step) % RECORD_SLOTS as u64;
-        let copy = self.staging.copy(&mut encoder, &self.buffers.records, slot * RECORD_BYTES);
+        let record = (&self.buffers.records, slot * RECORD_BYTES, RECORD_BYTES);
+        let copy = match setup.logprobs {
+            None => self.staging.copy_parts(&mut encoder, &[record]),
+            Some(top) => {
+                let logprobs = (&self.buffers.logprobs.results, 0, logprobs::bytes(rows, top));
+                self.staging_logprobs.copy_parts(&mut encoder, &[record, logprobs])
+            }
+        };
         self.gpu.queue.submit([encoder.finish()]);
         self.decode.in_flight.push_back(InFlight { step, rows, readback: copy.read() });
         self.decode.steps += 1;
@@ -384,7 +402,16 @@ impl Backend for GpuBackend {
         let Some(InFlight { step, readback, .. }) = self.decode.in_flight.pop_front() else {
             return Err(Error::new(ErrorCode::Internal, "a record was asked for, but no step is in flight"));
         };
-        let record = readback.wait(|bytes| RawRecord::read(bytes, step)).await?.unwrap_or_default();
+        let top = self.decode.setup.as_ref().and_then(|setup| setup.logprobs);
+        let read = |bytes: &[u8]| {
+            let (record, logprobs) = bytes.split_at(RECORD_BYTES as usize);
+            let mut record = RawRecord::read(record, step).unwrap_or_default();
+            if let Some(top) = top {
+                record.logprobs = RawLogprob::read(logprobs, record.tokens.len(), top);
+            }
+            record
+        };
+        let record = readback.wait(read).await?;
         self.gpu.check()?;
         self.decode.context_length = self.decode.context_length.max(record.context_length);
         Ok(record)

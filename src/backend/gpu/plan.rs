@@ -9,6 +9,7 @@ use super::layout::{
     AttentionShape, CHUNK, CHUNK_QUADS, NormShape, QUAD, RECORD_BYTES, RECORD_SLOTS, STATE_BYTES, SamplingShape,
     TILE_QUADS, row_stride,
 };
+use super::logprobs::{self, LogprobBuffers};
 use super::rules::RuleBuffers;
 use super::weights::{GpuMatrix, GpuWeights};
 use crate::backend::MAX_ROWS;
@@ -49,6 +50,8 @@ pub struct Buffers {
     pub thresholds: wgpu::Buffer,
     /// What only the rules of acceptance use.
     pub rules: RuleBuffers,
+    /// What only log-probabilities use.
+    pub logprobs: LogprobBuffers,
 }
 
 impl Buffers {
@@ -76,6 +79,7 @@ impl Buffers {
             draft: DraftBuffers::new(gpu, config, context_limit),
             thresholds: gpu.storage("thresholds", MAX_ROWS as u64 * 4),
             rules: RuleBuffers::new(gpu),
+            logprobs: LogprobBuffers::new(gpu, config),
         })
         .await
     }
@@ -266,6 +270,7 @@ pub struct Plan {
     threshold: Launch,
     sample: Launch,
     draft: DraftLaunches,
+    logprobs: [Launch; 2],
 }
 
 /// What a pass is for.
@@ -289,6 +294,8 @@ pub enum Purpose<'a> {
         rule: AcceptRule,
         /// Rows of the pass.
         rows: usize,
+        /// Whether log-probabilities were asked for.
+        logprobs: bool,
     },
 }
 
@@ -334,6 +341,7 @@ impl Plan {
                 Grid::Items(quads.div_ceil(CHUNK_QUADS)),
             )?,
             draft: DraftLaunches::new(&builder)?,
+            logprobs: logprobs::launches(&builder)?,
         })
     }
 
@@ -356,11 +364,19 @@ impl Plan {
             launches.extend(&self.tail);
             launches.extend(&self.head);
         }
-        if let Purpose::Decode { sampling, draft, drafters, rule, rows } = purpose {
+        if let Purpose::Decode { sampling, draft, drafters, rule, rows, logprobs } = purpose {
             launches.extend(sampling.processes().then_some(&self.process));
             launches.extend(sampling.filters().then_some(&self.threshold));
             launches.push(&self.sample);
-            launches.extend(self.draft.launches(draft, drafters, rule, rows));
+            launches.extend(self.draft.before_walk(draft, rule, rows));
+            if logprobs && rule == AcceptRule::Rejection {
+                // That rule has put other numbers in the place of logits, and penalties must not count what the walk emits.
+                launches.extend(&self.head);
+                launches.extend(sampling.processes().then_some(&self.process));
+            }
+            launches.push(self.draft.walk());
+            launches.extend(logprobs.then_some(&self.logprobs).into_iter().flatten());
+            launches.extend(self.draft.behind_walk(draft, drafters, rows));
         }
         launches.retain(|launch| launch.applies(size));
         launches

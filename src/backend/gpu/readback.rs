@@ -26,8 +26,17 @@ impl StagingPool {
 
     /// Appends to `encoder` a copy of this pool's size from `source`; call [`Copy::read`] after the submit.
     pub fn copy(&self, encoder: &mut wgpu::CommandEncoder, source: &wgpu::Buffer, offset: u64) -> Copy {
+        self.copy_parts(encoder, &[(source, offset, self.bytes)])
+    }
+
+    /// The same of several parts, one behind the other: from which buffer, from where on, and how many bytes.
+    pub fn copy_parts(&self, encoder: &mut wgpu::CommandEncoder, parts: &[(&wgpu::Buffer, u64, u64)]) -> Copy {
         let buffer = self.free.borrow_mut().pop().unwrap_or_else(|| self.gpu.staging(self.bytes));
-        encoder.copy_buffer_to_buffer(source, offset, &buffer, 0, self.bytes);
+        let mut at = 0;
+        for &(source, offset, bytes) in parts {
+            encoder.copy_buffer_to_buffer(source, offset, &buffer, at, bytes);
+            at += bytes;
+        }
         Copy { pool: self.clone(), buffer }
     }
 }

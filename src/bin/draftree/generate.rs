@@ -93,6 +93,9 @@ pub struct Args {
     /// typical[:EPSILON,ALPHA] and topk[:K,TOLERANCE].
     #[arg(long, default_value = "exact", value_parser = AcceptRule::parse)]
     accept: AcceptRule,
+    /// Tell the log-probability of every token, and of the N most probable ones at its place; at most 20.
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
     /// Where to run.
     #[arg(long, value_enum, default_value = "gpu")]
     device: Device,
@@ -147,6 +150,7 @@ impl Args {
             tree: self.shape()?,
             max_nodes: self.max_nodes,
             accept: self.accept,
+            logprobs: self.logprobs,
         })
     }
 }
@@ -222,7 +226,7 @@ async fn write<B: Backend>(args: &Args, mut engine: Engine<B>, model: &str, adap
 
 fn report(session: &Session, model: &str, adapter: &str, heads: Option<&DraftHeads>) -> serde_json::Value {
     let stats = session.stats();
-    serde_json::json!({
+    let mut report = serde_json::json!({
         "model": model,
         "adapter": adapter,
         "heads": heads.map(|heads| serde_json::json!({
@@ -249,7 +253,11 @@ fn report(session: &Session, model: &str, adapter: &str, heads: Option<&DraftHea
             "tokens_per_pass": stats.tokens_per_pass(),
             "draft": report_draft(&stats.draft),
         },
-    })
+    });
+    if let Some(logprobs) = session.logprobs() {
+        report["logprobs"] = serde_json::json!(logprobs);
+    }
+    report
 }
 
 fn report_draft(stats: &DraftStats) -> serde_json::Value {

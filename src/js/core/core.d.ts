@@ -31,6 +31,7 @@ export class Model {
   info(): ModelInfo;
   tokenize(text: string, addBos?: boolean): Uint32Array;
   detokenize(ids: Uint32Array): string;
+  tokenBytes(ids: Uint32Array): Uint8Array[];
   applyChatTemplate(messages: Message[], addGenerationPrompt?: boolean): string;
   start(request: CoreRequest): Generation;
   nextLogits(ids: Uint32Array): Promise<Float32Array>;

@@ -141,6 +141,7 @@ impl Live<'_> {
                     max_tokens: self.max_tokens as u32,
                     prompt: prompt.to_vec(),
                     valid_tokens: self.facts.valid_tokens,
+                    logprobs: None,
                     draft: plan.clone(),
                 };
                 let lane = Lane::begin(&setup, self.facts, self.forgotten(plan))?;
@@ -225,6 +226,7 @@ impl Live<'_> {
             sampling: self.sampling,
             context_length: generation.text.len() - 1,
             valid_tokens: self.facts.valid_tokens,
+            logprobs: None,
             shares_noise: generation.setup.rule() != AcceptRule::Rejection,
         };
         let root = generation.text.last().copied()?;

@@ -162,6 +162,7 @@ impl Replay<'_> {
             max_tokens: if text.answer.ended { self.max_tokens } else { text.answer.tokens.len() } as u32,
             prompt: text.answer.prompt.clone(),
             valid_tokens: self.facts.valid_tokens,
+            logprobs: None,
             draft: plan.clone(),
         };
         Lane::begin(&setup, self.facts, memory)
@@ -204,6 +205,7 @@ impl Replay<'_> {
                     sampling: &sampling,
                     context_length: text.answer.prompt.len() + row,
                     valid_tokens: self.facts.valid_tokens,
+                    logprobs: None,
                     shares_noise: true,
                 },
             }));
