@@ -77,8 +77,7 @@ fn check_golden(target: &Target, prompts: &[GoldenPrompt], n_tokens: usize) {
             .collect();
         let mut chosen = best_tokens(target, &last).into_iter();
         for (i, text) in texts.iter_mut().enumerate().filter(|&(i, _)| running(i)) {
-            text.push(chosen.next().unwrap());
-            assert!(i < prompts.len());
+            text.push(chosen.next().unwrap_or_else(|| panic!("text {i} has a row")));
         }
     }
     for (prompt, text) in prompts.iter().zip(texts) {
@@ -99,17 +98,17 @@ fn stories260k_writes_the_reference_text_in_a_ragged_batch() {
 fn large_models_write_the_reference_text_where_they_were_downloaded() {
     use std::io::Write as _;
     let models = [
-        ("smollm2-135m-instruct.gguf", "SmolLM2-135M-Instruct.Q4_1"),
-        ("qwen2.5-coder-0.5b-instruct.gguf", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M"),
+        ("smollm2-135m-instruct.gguf", "SmolLM2-135M-Instruct.Q4_1", 9),
+        ("qwen2.5-coder-0.5b-instruct.gguf", "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M", 2),
     ];
-    for (file, name) in models {
+    for (file, name, prompts) in models {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/models")).join(file);
         if !path.exists() {
             let _ =
                 writeln!(std::io::stderr(), "SKIPPED: {} is not there; fetch the test models first", path.display());
             continue;
         }
-        check_golden(&load(path), &golden(name), 16);
+        check_golden(&load(path), &golden(name)[..prompts], 16);
     }
 }
 
