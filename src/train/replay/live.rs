@@ -226,7 +226,6 @@ impl Live<'_> {
             sampling: self.sampling,
             context_length: generation.text.len() - 1,
             valid_tokens: self.facts.valid_tokens,
-            logprobs: None,
             shares_noise: generation.setup.rule() != AcceptRule::Rejection,
         };
         let root = generation.text.last().copied()?;

@@ -205,7 +205,6 @@ impl Replay<'_> {
                     sampling: &sampling,
                     context_length: text.answer.prompt.len() + row,
                     valid_tokens: self.facts.valid_tokens,
-                    logprobs: None,
                     shares_noise: true,
                 },
             }));
