@@ -58,7 +58,7 @@ impl Rejections {
             Drawing::WithoutReplacement => (2, 0),
             Drawing::Chunks(chunks) => (3, chunks as u32),
         };
-        let mut drafting = [0u32; 20];
+        let mut drafting = [0u32; 52];
         (drafting[3], drafting[7], drafting[8], drafting[9], drafting[10]) = (1, 1, drawing, q.len() as u32, chunks);
         let mut draft_ids = vec![u32::MAX; quads * 4];
         for id in 0..q.len() {
