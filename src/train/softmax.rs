@@ -144,22 +144,53 @@ fn by_tensors(logits: &Tensor, targets: &Targets, loss: Loss) -> CandleResult<(T
 /// # Errors
 /// None for logits of these labels.
 pub fn ranks(logits: &Tensor, labels: &[u32]) -> CandleResult<Vec<Option<u32>>> {
+    let rank = |(row, &label): (&[f32], &u32)| (label != NOT_DRAFTED).then(|| rank_of(row, label as usize) as u32);
+    with_rows(logits, |rows| rows.zip(labels).map(rank).collect())
+}
+
+/// The same among those `count` draft ids alone that rank best by other logits of the same shape; none where the label is not one of them.
+///
+/// # Errors
+/// None for logits of these labels.
+pub fn ranks_of_best(
+    choosing: &Tensor,
+    logits: &Tensor,
+    labels: &[u32],
+    count: usize,
+) -> CandleResult<Vec<Option<u32>>> {
+    let rank = |((choosing, row), &label): ((&[f32], &[f32]), &u32)| {
+        let label = label as usize;
+        if label >= row.len() || rank_of(choosing, label) >= count {
+            return None;
+        }
+        let mut best: Vec<usize> = (0..row.len()).collect();
+        if count < best.len() {
+            best.select_nth_unstable_by(count, |&a, &b| choosing[b].total_cmp(&choosing[a]).then(a.cmp(&b)));
+            best.truncate(count);
+        }
+        let before = |&&id: &&usize| row[id] > row[label] || (row[id] == row[label] && id < label);
+        Some(best.iter().filter(before).count() as u32)
+    };
+    with_rows(choosing, |choosing| with_rows(logits, |rows| choosing.zip(rows).zip(labels).map(rank).collect()))?
+}
+
+/// How many values are higher than this one, or the same and before it.
+fn rank_of(row: &[f32], place: usize) -> usize {
+    let own = row[place];
+    let (before, behind) = row.split_at(place);
+    let higher = behind.iter().filter(|&&value| value > own).count();
+    higher + before.iter().filter(|&&value| value >= own).count()
+}
+
+/// Hands the rows of logits on, on the CPU.
+fn with_rows<T>(logits: &Tensor, read: impl FnOnce(rayon::slice::ChunksExact<'_, f32>) -> T) -> CandleResult<T> {
     let logits = logits.to_device(&candle_core::Device::Cpu)?.contiguous()?;
     let drafts = logits.dim(D::Minus1)?;
     let (storage, layout) = logits.storage_and_layout();
     let (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
         candle_core::bail!("logits are float32");
     };
-    let rank = |(row, &label): (&[f32], &u32)| {
-        if label == NOT_DRAFTED {
-            return None;
-        }
-        let own = row[label as usize];
-        let (before, behind) = row.split_at(label as usize);
-        let higher = behind.iter().filter(|&&value| value > own).count();
-        Some((higher + before.iter().filter(|&&value| value >= own).count()) as u32)
-    };
-    Ok(values[start..end].par_chunks_exact(drafts).zip(labels).map(rank).collect())
+    Ok(read(values[start..end].par_chunks_exact(drafts)))
 }
 
 #[cfg(test)]
@@ -218,6 +249,11 @@ mod tests {
         assert_eq!(rank([1, 0]), [Some(0), Some(0)]);
         assert_eq!(rank([3, 3]), [Some(1), Some(3)], "of equal ones the lower id stands first");
         assert_eq!(rank([0, NOT_DRAFTED]), [Some(3), None]);
+        let corrected = Tensor::new(&[[9.0f32, 3.0, 2.0, 4.0], [0.0, 0.0, 0.0, 0.0]], &Device::Cpu).unwrap();
+        let among = |labels: [u32; 2]| ranks_of_best(&logits, &corrected, &labels, 3).unwrap();
+        assert_eq!(among([1, 2]), [Some(1), Some(2)], "3, then 1: draft id 0 is none of the best");
+        assert_eq!(among([0, 3]), [None, None]);
+        assert_eq!(among([NOT_DRAFTED, 0]), [None, Some(0)]);
         let (logits, targets) = example(53);
         let first = logits.argmax(1).unwrap().to_vec1::<u32>().unwrap();
         assert!(ranks(&logits, &first).unwrap().iter().all(|&rank| rank == Some(0)));

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, Source};
 use super::step::logits;
+use crate::speculate::heads::TOP_K;
 use crate::train::loss::Loss;
 use crate::train::shapes::TrainHeads;
 use crate::train::softmax;
@@ -15,7 +16,8 @@ use crate::train::trees::{MAX_RANK, PathCounts};
 /// Rows that are looked at together.
 const ROWS: usize = 512;
 
-/// Accuracy on held-out answers. A token outside of the draft vocabulary counts as not predicted.
+/// Accuracy on held-out answers. A token outside of the draft vocabulary counts as not predicted, and so does one that is not among the
+/// candidates that drafting corrects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
     /// The mean loss of every depth.
@@ -49,9 +51,12 @@ impl Accuracy {
             let batch = Batch::new(from, rows, None, 1.0, device)?;
             // The ranks at which the tokens of each row stand, up to the first that no tree could have.
             let mut ranked: Vec<Vec<usize>> = vec![Vec::new(); rows.len()];
-            logits(heads, &batch, |first, logits| {
+            logits(heads, &batch, |first, logits, uncorrected| {
                 let targets = batch.targets.slice(first, logits.dim(0)?);
-                let ranks = softmax::ranks(&logits, &targets.labels)?;
+                let ranks = match uncorrected {
+                    Some(uncorrected) => softmax::ranks_of_best(&uncorrected, &logits, &targets.labels, TOP_K)?,
+                    None => softmax::ranks(&logits, &targets.labels)?,
+                };
                 let (_, losses) = softmax::gradient(logits, &targets, loss)?;
                 for ((rank, loss), &pair) in ranks.iter().zip(losses).zip(&batch.pairs[first..]) {
                     let (depth, row) = (pair as usize / rows.len(), pair as usize % rows.len());

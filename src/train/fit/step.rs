@@ -64,6 +64,8 @@ struct Output {
 }
 
 impl Output {
+    /// Drafting corrects only the candidates that rank best without a correction, so where there is one, the logits without it are
+    /// taught the same; the loss is that of the corrected ones.
     fn new(
         heads: &TrainHeads,
         rows: &Tensor,
@@ -76,6 +78,46 @@ impl Output {
         let rank = input.dim(1)? - hidden;
         // The columns of the input whose weights are trained.
         let trained = if heads.shape.frozen_head { (hidden, rank) } else { (0, hidden + rank) };
+        let found = Product::new(&input, &weights, trained, targets, loss)?;
+        let columns = |first: usize, count: usize| match &found.weights {
+            Some(found) if first >= trained.0 && count > 0 => found.narrow(1, first - trained.0, count).map(Some),
+            _ => Ok(None),
+        };
+        let mut output = Self {
+            loss: found.loss,
+            rows: found.input.narrow(1, 0, hidden)?,
+            previous: (rank > 0).then(|| found.input.narrow(1, hidden, rank)).transpose()?,
+            head: columns(0, hidden)?,
+            correction: columns(hidden, rank)?,
+        };
+        if rank > 0 {
+            let trained = if heads.shape.frozen_head { (0, 0) } else { (0, hidden) };
+            let uncorrected = Product::new(&rows.detach(), &heads.head().detach(), trained, targets, loss)?;
+            output.rows = (output.rows + uncorrected.input)?;
+            output.head = output.head.zip(uncorrected.weights).map(|(a, b)| a + b).transpose()?;
+        }
+        Ok(output)
+    }
+}
+
+/// Loss and gradients of logits that are the product of an input and weights.
+struct Product {
+    loss: f64,
+    /// `[pairs, columns]`.
+    input: Tensor,
+    /// `[drafts, trained columns]`.
+    weights: Option<Tensor>,
+}
+
+impl Product {
+    /// `trained`: the first of the columns whose weights are trained, and their number.
+    fn new(
+        input: &Tensor,
+        weights: &Tensor,
+        trained: (usize, usize),
+        targets: &Targets,
+        loss: Loss,
+    ) -> CandleResult<Self> {
         let piece = (MAX_LOGITS / weights.dim(0)?).max(1);
         let (mut loss_sum, mut of_input, mut of_weights) = (0.0, Vec::new(), None::<Tensor>);
         for first in (0..targets.len()).step_by(piece) {
@@ -83,7 +125,7 @@ impl Output {
             let (input, targets) = (input.narrow(0, first, count)?, targets.slice(first, count));
             let (gradient, losses) = softmax::gradient(input.matmul(&weights.t()?)?, &targets, loss)?;
             loss_sum += losses.iter().zip(&targets.weights).map(|(loss, weight)| f64::from(loss * weight)).sum::<f64>();
-            of_input.push(gradient.matmul(&weights)?);
+            of_input.push(gradient.matmul(weights)?);
             if trained.1 > 0 {
                 let of_piece = gradient.t()?.matmul(&input.narrow(1, trained.0, trained.1)?)?;
                 of_weights = Some(match of_weights {
@@ -92,18 +134,7 @@ impl Output {
                 });
             }
         }
-        let of_input = Tensor::cat(&of_input, 0)?;
-        let columns = |first: usize, count: usize| match &of_weights {
-            Some(found) if first >= trained.0 && count > 0 => found.narrow(1, first - trained.0, count).map(Some),
-            _ => Ok(None),
-        };
-        Ok(Self {
-            loss: loss_sum,
-            rows: of_input.narrow(1, 0, hidden)?,
-            previous: (rank > 0).then(|| of_input.narrow(1, hidden, rank)).transpose()?,
-            head: columns(0, hidden)?,
-            correction: columns(hidden, rank)?,
-        })
+        Ok(Self { loss: loss_sum, input: Tensor::cat(&of_input, 0)?, weights: of_weights })
     }
 }
 
@@ -117,24 +148,28 @@ fn joined(heads: &TrainHeads, rows: &Tensor, previous: Option<&Tensor>) -> Candl
     })
 }
 
-/// Logits `[pairs, drafts]` of a batch, some pairs at a time: calls `each` with the first pair of every piece.
+/// Logits `[pairs, drafts]` of a batch, some pairs at a time: calls `each` with the first pair of every piece, its logits, and, where
+/// there is a correction, those without it.
 ///
 /// # Errors
 /// When memory is short, and whatever `each` reports.
 pub fn logits(
     heads: &TrainHeads,
     batch: &Batch,
-    mut each: impl FnMut(usize, Tensor) -> CandleResult<()>,
+    mut each: impl FnMut(usize, Tensor, Option<Tensor>) -> CandleResult<()>,
 ) -> CandleResult<()> {
     if batch.pairs.is_empty() {
         return Ok(());
     }
     let rows = batch.select(&heads.rows(&batch.hidden, &batch.embedded, None)?)?;
     let (input, weights) = joined(heads, &rows, heads.previous(&batch.parents)?.as_ref())?;
+    let head = heads.head().t()?;
     let piece = (MAX_LOGITS / weights.dim(0)?).max(1);
     for first in (0..batch.pairs.len()).step_by(piece) {
         let count = piece.min(batch.pairs.len() - first);
-        each(first, input.narrow(0, first, count)?.matmul(&weights.t()?)?)?;
+        let corrects = heads.correction().is_some();
+        let uncorrected = corrects.then(|| rows.narrow(0, first, count)?.matmul(&head)).transpose()?;
+        each(first, input.narrow(0, first, count)?.matmul(&weights.t()?)?, uncorrected)?;
     }
     Ok(())
 }
