@@ -1,5 +1,7 @@
 //! The texts that are looked at: greedy answers, and their hidden rows where heads draft from them.
 
+use std::collections::HashSet;
+
 use draftree::error::{Error, ErrorCode, Result};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::Source;
@@ -42,12 +44,15 @@ fn answers(args: &Args, model: &Loaded, prompts: &[Prompt]) -> Result<Vec<Answer
         batch: args.batch,
         max_prompt: usize::MAX,
     };
-    let done = distill(&model.target, &model.text, prompts, &options, &mut file, &mut tell)?;
-    if done.too_long > 0 {
-        tell(&format!("{} answers are left out, since their prompts do not fit the context", done.too_long));
+    let ids: Vec<String> =
+        prompts.iter().flat_map(|prompt| (0..prompt.answers()).map(|turn| prompt.answer_id(turn))).collect();
+    if ids.iter().any(|id| file.get(id).is_none()) {
+        let done = distill(&model.target, &model.text, prompts, &options, &mut file, &mut tell)?;
+        if done.too_long > 0 {
+            tell(&format!("{} answers are left out, since their prompts do not fit the context", done.too_long));
+        }
     }
-    let ids = prompts.iter().flat_map(|prompt| (0..prompt.answers()).map(|turn| prompt.answer_id(turn)));
-    let answers: Vec<Answer> = ids.filter_map(|id| file.get(&id).cloned()).collect();
+    let answers: Vec<Answer> = ids.iter().filter_map(|id| file.get(id).cloned()).collect();
     let room = |answer: &Answer| model.facts.context_limit.saturating_sub(answer.prompt.len()).min(args.max_tokens);
     if let Some(short) = answers.iter().find(|answer| !answer.ended && answer.tokens.len() < room(answer)) {
         let message = format!(
@@ -72,7 +77,10 @@ fn states(args: &Args, model: &Loaded, answers: &[Answer]) -> Result<States> {
     };
     let options = ExtractOptions { best, layers, valid_tokens: model.facts.valid_tokens as usize };
     let mut writer = StatesWriter::open(&folder, states_header(&model.target, &options)?)?;
-    extract(&model.target, answers, &options, &mut writer, &mut tell)?;
+    let there: HashSet<&str> = writer.sequences.iter().map(|sequence| &*sequence.id).collect();
+    if answers.iter().any(|answer| !there.contains(&*answer.id)) {
+        extract(&model.target, answers, &options, &mut writer, &mut tell)?;
+    }
     drop(writer);
     States::open(&folder)
 }
