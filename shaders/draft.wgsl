@@ -141,6 +141,7 @@ fn add(parent: u32, proposal: Pending, drafter: u32) {
   }
   state.paths[node * MAX_ROWS + depth] = node;
   scores[node] = proposal.score;
+  state.log_probabilities[node] = proposal.score;
   continuations[node] = proposal.continuation;
   state.slots[node] = select(proposal.slot, depth, drafting.head_slots_are_depths != 0u);
 }

@@ -4,8 +4,11 @@
 
 mod harness;
 
+use std::mem::take;
+
 use draftree::backend::{Backend, FinishReason, GenerationSetup, StepRecord};
 use draftree::sampling::SamplingParams;
+use draftree::speculate::grow::DraftedNode;
 use draftree::speculate::shape::{RankTree, Shape};
 use draftree::speculate::{Calibration, DraftPlan, Source, Sources};
 use harness::random::Random;
@@ -43,6 +46,20 @@ fn records<B: Backend>(backend: &mut B, setup: &GenerationSetup, rows: usize, st
     records
 }
 
+/// Checks that a device tells the tree that the reference drafted. Nodes of the same probability but for the last bit may come in another
+/// order; how many do is returned.
+fn check_trees(found: &[DraftedNode], expected: &[DraftedNode], nodes: usize) -> usize {
+    assert_eq!((found.len(), expected.len()), (nodes, nodes));
+    let place = |node: &DraftedNode| (node.token, node.parent, node.source);
+    let mut others = 0;
+    for (found, expected) in found.iter().zip(expected) {
+        let apart = (found.log_probability - expected.log_probability).abs();
+        assert!(apart < 1e-4, "{found:?}, expected {expected:?}");
+        others += usize::from(place(found) != place(expected));
+    }
+    others
+}
+
 #[test]
 fn the_device_drafts_and_walks_as_the_reference_does() {
     let source = embedded();
@@ -54,9 +71,15 @@ fn the_device_drafts_and_walks_as_the_reference_does() {
         for sources in [NGRAM, RECYCLING, BOTH] {
             for (shape, rows) in [(Shape::Grown, 4), (Shape::Grown, 16), (Shape::Grown, 64), (dense.clone(), 22)] {
                 let plan = DraftPlan { sources, shape, max_nodes: 64, ..Default::default() };
-                let setup = drafted(sampling.clone(), plan, 200, vocab_size);
-                let expected = records(&mut reference, &setup, rows, 30);
-                let found = records(&mut device, &setup, rows, 30);
+                let setup = GenerationSetup { trees: true, ..drafted(sampling.clone(), plan, 200, vocab_size) };
+                let mut expected = records(&mut reference, &setup, rows, 30);
+                let mut found = records(&mut device, &setup, rows, 30);
+                let (mut nodes, mut others) = (0, 0);
+                for (found, expected) in found.iter_mut().zip(&mut expected) {
+                    nodes += expected.drafted;
+                    others += check_trees(&take(&mut found.tree), &take(&mut expected.tree), expected.drafted);
+                }
+                assert!(10 * others < nodes, "{others} of {nodes} nodes are others");
                 assert_eq!(found, expected, "{:?}, {rows} rows, temperature {}", setup.draft, sampling.temperature);
                 let accepted = expected.iter().any(|record| record.tokens.len() > 1);
                 assert!(accepted || sources != BOTH, "drafts are accepted");

@@ -6,9 +6,11 @@
 mod harness;
 
 use draftree::backend::{Backend, FinishReason};
-use draftree::engine::{Drafters, Engine, GenerateOptions, MAX_STEPS_IN_FLIGHT, Prompt};
+use draftree::engine::{Drafters, Engine, GenerateOptions, MAX_STEPS_IN_FLIGHT, Prompt, ShownNode};
 use draftree::error::ErrorCode;
 use draftree::sampling::SamplingParams;
+use draftree::speculate::Source;
+use draftree::speculate::shape::{RankTree, Shape};
 use draftree::tokenizer::{Message, StreamDecoder};
 use harness::synthetic::Model;
 use harness::{Written, cpu, embedded, engine, generate, generate_afresh, gpu, text};
@@ -60,6 +62,42 @@ fn steps_in_flight_do_not_change_the_text() {
                 assert_same(&more, &one, &format!("{depth:?} steps in flight"));
                 assert!(depth.is_none_or(|depth| more.stats.steps_in_flight == depth), "{depth:?}: {:?}", more.stats);
             }
+        }
+    }
+    on_both!(check);
+}
+
+#[test]
+fn trees_are_told_with_what_became_of_them() {
+    fn check<B: Backend>(engine: &mut Engine<B>) {
+        let dense = Shape::Fixed(RankTree::dense(&[2, 2, 1]).unwrap());
+        let options = GenerateOptions { draft: Drafters::Auto, tree: dense, trees: true, ..options(40) };
+        let mut session = engine.start(&text("The bus stopped. The bus stopped. The bus"), &options).unwrap();
+        let mut root = session.prompt().last().copied();
+        let mut accepted = 0;
+        while let Some(chunk) = block_on(engine.next(&mut session)).unwrap() {
+            if chunk.tokens.is_empty() {
+                continue;
+            }
+            let tree = &chunk.tree;
+            assert_eq!(tree.first().map(|node| node.drafted.token), root);
+            for (at, ShownNode { drafted, text, verified, accepted }) in tree.iter().enumerate().skip(1) {
+                let parent = &tree[drafted.parent];
+                assert!(drafted.parent < at && drafted.source != Source::Model && !text.is_empty());
+                assert!(drafted.log_probability <= parent.drafted.log_probability);
+                assert!(!accepted || (*verified && parent.accepted), "{tree:?}");
+            }
+            let path = tree.iter().filter(|node| node.accepted).skip(1).map(|node| node.drafted.token);
+            let path: Vec<u32> = path.collect();
+            assert!(chunk.tokens.starts_with(&path) && chunk.tokens.len() <= path.len() + 1, "{chunk:?}");
+            accepted += path.len();
+            root = chunk.tokens.last().copied();
+        }
+        assert!(accepted > 5, "{accepted} drafted tokens were accepted");
+        let plain = GenerateOptions { trees: false, ..options };
+        let mut session = engine.start(&text(PROMPT), &plain).unwrap();
+        while let Some(chunk) = block_on(engine.next(&mut session)).unwrap() {
+            assert!(chunk.tree.is_empty());
         }
     }
     on_both!(check);

@@ -26,6 +26,7 @@ struct State {
   sources: array<u32, MAX_ROWS>,            // who drafted a node (Source in src/speculate/mod.rs)
   visited: array<u32, MAX_ROWS>,
   slots: array<u32, MAX_ROWS>,              // slot of head candidates that a node's children are drafted from
+  log_probabilities: array<f32, MAX_ROWS>,  // that all of a drafted node's path is right, as its drafters estimate it
 }
 
 // Nodes that this pass computes: the first ones of the tree. They are a tree too, since a parent stands before its children.

@@ -17,6 +17,7 @@ use crate::model::heads::DraftHeads;
 use crate::sampling::{Logprobs, SamplingParams};
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
+use crate::speculate::grow::DraftedNode;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, DraftPlan, Source, Sources};
 
@@ -69,6 +70,8 @@ pub struct GenerationSetup {
     /// Whether records have the log-probabilities of their tokens, and of how many of the most probable ones at every place; at most
     /// [`MAX_TOP_LOGPROBS`](crate::sampling::MAX_TOP_LOGPROBS).
     pub logprobs: Option<usize>,
+    /// Whether records have the trees that are drafted.
+    pub trees: bool,
 }
 
 impl GenerationSetup {
@@ -104,6 +107,8 @@ pub struct StepRecord {
     pub context_length: usize,
     /// Nodes the pass verified, the root included.
     pub rows: usize,
+    /// The tree drafted for the next step, where trees were asked for.
+    pub tree: Vec<DraftedNode>,
     /// The drafted node beyond them that would have been visited next.
     pub missed: Option<usize>,
     /// Nodes drafted for the next step, the root included.

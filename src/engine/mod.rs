@@ -15,7 +15,7 @@ mod stop;
 pub use self::drafting::Drafters;
 use self::drafting::{DraftControl, DraftTrack};
 use self::pacing::Pacer;
-pub use self::session::{Chunk, Session};
+pub use self::session::{Chunk, Session, ShownNode};
 pub use self::stats::{Acceptance, DraftStats, GenerationStats};
 use self::stop::StopStrings;
 use crate::backend::{Backend, Emitted, FinishReason, GenerationSetup, KvSlots, MAX_END_TOKENS, StepRecord};
@@ -25,6 +25,7 @@ use crate::sampling::{MAX_TOP_LOGPROBS, SamplingParams};
 use crate::speculate::Sources;
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
+use crate::speculate::grow::DraftedNode;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
 use crate::tokenizer::{ChatTemplate, Message, ModelTokens, StreamDecoder, Tokenizer};
@@ -74,6 +75,8 @@ pub struct GenerateOptions {
     /// Whether to tell the log-probability of every token, and of how many of the most probable ones at its place; at most
     /// [`MAX_TOP_LOGPROBS`].
     pub logprobs: Option<usize>,
+    /// Whether chunks tell the draft trees of their passes.
+    pub trees: bool,
 }
 
 impl Default for GenerateOptions {
@@ -89,6 +92,7 @@ impl Default for GenerateOptions {
             max_nodes: None,
             accept: AcceptRule::Exact,
             logprobs: None,
+            trees: false,
         }
     }
 }
@@ -273,6 +277,7 @@ impl<B: Backend> Engine<B> {
             valid_tokens: tokenizer.vocab_len().min(self.backend.config().vocab_size) as u32,
             draft,
             logprobs: options.logprobs,
+            trees: options.trees,
         };
         let guarantee = setup.rule().guarantee(options.sampling.temperature);
         Ok(Session {
@@ -287,6 +292,7 @@ impl<B: Backend> Engine<B> {
             stop: StopStrings::new(&options.stop),
             finish: None,
             track: DraftTrack::default(),
+            tree: Vec::new(),
             fixed_depth: options.steps_in_flight,
         })
     }
@@ -397,7 +403,7 @@ impl<B: Backend> Engine<B> {
 
     /// What a record means for the text.
     fn take(&mut self, session: &mut Session, record: &StepRecord) -> Chunk {
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk { tree: self.shown(session, record), ..Chunk::default() };
         for (place, &Emitted { token, source, .. }) in record.tokens.iter().enumerate() {
             // The root's keys and values are in the cache as soon as a token follows it.
             self.slots.commit(&[session.root]);
@@ -433,6 +439,30 @@ impl<B: Backend> Engine<B> {
             self.end(session);
         }
         chunk
+    }
+
+    /// The tree that the step of a record verified, where trees were asked for: the one that the record before told of.
+    fn shown(&self, session: &mut Session, record: &StepRecord) -> Vec<ShownNode> {
+        if !session.setup.trees {
+            return Vec::new();
+        }
+        let mut tree = std::mem::replace(&mut session.tree, record.tree.clone());
+        if tree.is_empty() {
+            tree.push(DraftedNode::root(session.root));
+        }
+        let path = std::iter::once(0).chain(record.tokens.iter().map(|emitted| emitted.node).filter(|&node| node > 0));
+        let path: Vec<usize> = path.collect();
+        let text = |token| {
+            let mut decoder = StreamDecoder::continuing(true);
+            decoder.push(&self.text.tokenizer, &[token]) + &decoder.finish()
+        };
+        let shown = tree.into_iter().enumerate().map(|(node, drafted)| ShownNode {
+            text: text(drafted.token),
+            verified: node < record.rows,
+            accepted: path.contains(&node),
+            drafted,
+        });
+        shown.collect()
     }
 
     /// Stops a session where it stands. What it wrote stays in the cache.

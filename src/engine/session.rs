@@ -5,6 +5,7 @@ use super::stats::GenerationStats;
 use super::stop::StopStrings;
 use crate::backend::{FinishReason, GenerationSetup};
 use crate::sampling::Logprobs;
+use crate::speculate::grow::DraftedNode;
 use crate::speculate::{DraftPlan, Source};
 use crate::tokenizer::StreamDecoder;
 
@@ -21,6 +22,21 @@ pub struct Chunk {
     pub pieces: Vec<String>,
     /// The log-probabilities of each of them, where they were asked for.
     pub logprobs: Vec<Logprobs>,
+    /// The tree that the pass behind them had, where trees were asked for; the root first.
+    pub tree: Vec<ShownNode>,
+}
+
+/// A node of a draft tree, and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownNode {
+    /// What was drafted.
+    pub drafted: DraftedNode,
+    /// Its token as text; the replacement character for a part of one.
+    pub text: String,
+    /// Whether the pass had a row for it.
+    pub verified: bool,
+    /// Whether its token stands in the text; true of the root.
+    pub accepted: bool,
 }
 
 /// A generation that was started. It borrows nothing; the engine moves it on.
@@ -38,6 +54,8 @@ pub struct Session {
     pub(super) stop: StopStrings,
     pub(super) finish: Option<FinishReason>,
     pub(super) track: DraftTrack,
+    /// What the next step verifies, where trees were asked for.
+    pub(super) tree: Vec<DraftedNode>,
     pub(super) fixed_depth: Option<usize>,
     pub(super) stats: GenerationStats,
 }
@@ -51,6 +69,11 @@ impl Session {
     /// Ids written so far.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Whether chunks have the trees of their passes.
+    pub fn shows_trees(&self) -> bool {
+        self.setup.trees
     }
 
     /// The log-probabilities of each of them; `None` where they were not asked for.

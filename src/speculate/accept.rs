@@ -203,7 +203,13 @@ mod tests {
     fn drafted(tokens: &[u32], parents: &[usize]) -> Drafted {
         let sources = vec![Source::NGram; tokens.len()];
         let slots = vec![None; tokens.len()];
-        Drafted { tree: Tree::new(tokens, parents).unwrap(), sources, slots, match_length: 0 }
+        Drafted {
+            tree: Tree::new(tokens, parents).unwrap(),
+            sources,
+            slots,
+            log_probabilities: vec![0.0; tokens.len()],
+            match_length: 0,
+        }
     }
 
     #[test]

@@ -69,8 +69,30 @@ pub struct Drafted {
     pub sources: Vec<Source>,
     /// The slot of head candidates that each node's children come from.
     pub slots: Vec<Option<usize>>,
+    /// Logarithm of the probability that all of a node's path is right, as its drafters estimate it.
+    pub log_probabilities: Vec<f32>,
     /// Length of the n-gram match behind the n-gram nodes; 0 without one.
     pub match_length: usize,
+}
+
+/// A node of a drafted tree, as it is shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DraftedNode {
+    /// Its token.
+    pub token: u32,
+    /// The node before it; its own for the root.
+    pub parent: usize,
+    /// Who proposed it; [`Source::Model`] for the root.
+    pub source: Source,
+    /// Logarithm of the probability that all of its path is right, as its drafters estimate it.
+    pub log_probability: f32,
+}
+
+impl DraftedNode {
+    /// The root, which is certain.
+    pub fn root(token: u32) -> Self {
+        Self { token, parent: 0, source: Source::Model, log_probability: 0.0 }
+    }
 }
 
 impl Drafted {
@@ -79,7 +101,22 @@ impl Drafted {
     /// # Errors
     /// None; one node is a tree.
     pub fn root(token: u32) -> Result<Self> {
-        Ok(Self { tree: Tree::chain(&[token])?, sources: vec![Source::Model], slots: vec![None], match_length: 0 })
+        Ok(Self {
+            tree: Tree::chain(&[token])?,
+            sources: vec![Source::Model],
+            slots: vec![None],
+            log_probabilities: vec![0.0],
+            match_length: 0,
+        })
+    }
+
+    /// Its nodes, the root first.
+    pub fn nodes(&self) -> Vec<DraftedNode> {
+        let tree = self.tree.tokens().iter().zip(self.tree.parents());
+        let drafted = self.sources.iter().zip(&self.log_probabilities);
+        let node =
+            |((&token, &parent), (&source, &log_probability))| DraftedNode { token, parent, source, log_probability };
+        tree.zip(drafted).map(node).collect()
     }
 }
 
@@ -156,7 +193,13 @@ pub fn grow(plan: &DraftPlan, material: Material<'_>) -> Result<Drafted> {
     }
     let match_length = found.map_or(0, |found| found.length);
     let slots = grower.places.iter().map(|place| place.slot).collect();
-    Ok(Drafted { tree: Tree::new(&grower.tokens, &grower.parents)?, sources: grower.sources, slots, match_length })
+    Ok(Drafted {
+        tree: Tree::new(&grower.tokens, &grower.parents)?,
+        sources: grower.sources,
+        slots,
+        log_probabilities: grower.scores,
+        match_length,
+    })
 }
 
 impl Grower<'_> {

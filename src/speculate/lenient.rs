@@ -131,7 +131,13 @@ mod tests {
     /// The choices of a root with children 1, 2 and 3; 4 and 5 follow 2, 6 follows 3, and 7 follows 6.
     fn choices(passing: &[usize], log_probabilities: [f32; 8], chosen: [u32; 8], end: u32) -> Vec<u32> {
         let tree = Tree::new(&[9, 1, 2, 3, 4, 5, 6, 7], &[0, 0, 0, 0, 2, 2, 3, 6]).unwrap();
-        let drafted = Drafted { tree, sources: vec![Source::NGram; 8], slots: vec![None; 8], match_length: 0 };
+        let drafted = Drafted {
+            tree,
+            sources: vec![Source::NGram; 8],
+            slots: vec![None; 8],
+            log_probabilities: vec![0.0; 8],
+            match_length: 0,
+        };
         let judgements: Vec<Judgement> = (0..8)
             .map(|node| Judgement { log_probability: log_probabilities[node], passes: passing.contains(&node) })
             .collect();

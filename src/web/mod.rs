@@ -223,7 +223,7 @@ pub struct Generation {
 
 #[wasm_bindgen]
 impl Generation {
-    /// The next piece, `{ text, tokens, sources, pieces, logprobs? }`; `undefined` once it has ended.
+    /// The next piece, `{ text, tokens, sources, pieces, logprobs?, tree? }`; `undefined` once it has ended.
     ///
     /// # Errors
     /// An `Error` with a `code`.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 
 use super::errors::from_js;
-use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session};
+use crate::engine::{Acceptance, Chunk, Drafters, GenerateOptions, Prompt, Session, ShownNode};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::DraftHeads;
 use crate::sampling::{Logprobs, SamplingParams};
@@ -124,6 +124,7 @@ struct Options {
     max_nodes: Option<usize>,
     accept: Option<AcceptDto>,
     logprobs: Option<usize>,
+    trees: Option<bool>,
     steps_in_flight: Option<usize>,
 }
 
@@ -239,6 +240,7 @@ impl Options {
             max_nodes: self.max_nodes,
             accept: self.accept.map_or(Ok(other.accept), AcceptDto::rule)?,
             logprobs: self.logprobs,
+            trees: self.trees.unwrap_or(false),
         })
     }
 }
@@ -256,6 +258,34 @@ pub struct ChunkDto {
     pieces: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Vec<Logprobs>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<Vec<NodeDto>>,
+}
+
+/// A node of the draft tree that the pass behind a piece of text had.
+#[derive(Debug, Serialize)]
+struct NodeDto {
+    token: u32,
+    text: String,
+    parent: usize,
+    source: &'static str,
+    probability: f32,
+    verified: bool,
+    accepted: bool,
+}
+
+impl NodeDto {
+    fn new(ShownNode { drafted, text, verified, accepted }: ShownNode) -> Self {
+        Self {
+            token: drafted.token,
+            text,
+            parent: drafted.parent,
+            source: drafted.source.name(),
+            probability: drafted.log_probability.exp(),
+            verified,
+            accepted,
+        }
+    }
 }
 
 impl ChunkDto {
@@ -263,7 +293,8 @@ impl ChunkDto {
     pub fn new(chunk: Chunk, session: &Session) -> Self {
         let sources = chunk.sources.into_iter().map(Source::name).collect();
         let logprobs = session.logprobs().map(|_| chunk.logprobs);
-        Self { text: chunk.text, tokens: chunk.tokens, sources, pieces: chunk.pieces, logprobs }
+        let tree = session.shows_trees().then(|| chunk.tree.into_iter().map(NodeDto::new).collect());
+        Self { text: chunk.text, tokens: chunk.tokens, sources, pieces: chunk.pieces, logprobs, tree }
     }
 }
 

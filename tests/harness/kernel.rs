@@ -10,7 +10,7 @@ const TOKENS: usize = 44;
 const PARENTS: usize = TOKENS + 64;
 const DEPTHS: usize = PARENTS + 64;
 const SOURCES: usize = DEPTHS + 64 + 64 * 64;
-const STATE_WORDS: usize = SOURCES + 3 * 64;
+const STATE_WORDS: usize = SOURCES + 4 * 64;
 /// `Source` of draft heads and of n-grams.
 const HEADS: u32 = 1;
 const NGRAM: u32 = 2;

@@ -205,5 +205,6 @@ pub fn setup(sampling: SamplingParams, prompt: &[u32], max_tokens: u32, vocab_si
         valid_tokens,
         draft,
         logprobs: None,
+        trees: false,
     }
 }

@@ -107,8 +107,9 @@ impl Generation {
     pub fn advance(&mut self, rows: usize, chosen: &[u32]) -> Result<(Walk, StepRecord)> {
         let drafted = self.drafted.clone();
         let walk = walk(&drafted, rows, chosen, |token| self.emit(token));
-        let record = self.record(&drafted, &walk, rows);
+        let mut record = self.record(&drafted, &walk, rows);
         self.drafted = Drafted::root(self.text.last().copied().unwrap_or(0))?;
+        self.show(&mut record);
         Ok((walk, record))
     }
 
@@ -136,7 +137,15 @@ impl Generation {
         self.drafted = grow(&DraftPlan { sources: drafters, ..self.setup.draft.clone() }, material)?;
         record.drafted = self.drafted.tree.len();
         record.match_length = self.drafted.match_length;
+        self.show(record);
         Ok(())
+    }
+
+    /// Tells the drafted tree, where that was asked for.
+    fn show(&self, record: &mut StepRecord) {
+        if self.setup.trees {
+            record.tree = self.drafted.nodes();
+        }
     }
 
     /// Where in the text the choice of a node stands.
@@ -223,6 +232,7 @@ impl Generation {
             finish: self.finish,
             context_length: self.text.len() - 1,
             rows,
+            tree: Vec::new(),
             missed: walk.missed,
             drafted: 1,
             match_length: 0,

@@ -6,6 +6,7 @@ use crate::backend::{Emitted, FinishReason, GenerationSetup, MAX_END_TOKENS, MAX
 use crate::model::heads::{DepthCalibration, MAX_DEPTHS};
 use crate::sampling::{CHUNK_TOKENS, Logprobs, TokenLogprob};
 use crate::speculate::accept::{AcceptRule, MAX_EMITTED};
+use crate::speculate::grow::DraftedNode;
 use crate::speculate::heads::TOP_K;
 use crate::speculate::shape::Shape;
 use crate::speculate::tree::Tree;
@@ -56,10 +57,40 @@ pub const FINISH_OFFSET: u64 = 8;
 pub const ROW_LIMIT_OFFSET: u64 = 28;
 /// Byte offset of `State.tokens`.
 pub const TOKENS_OFFSET: u64 = size_of::<StateHead>() as u64;
-/// Byte offset of `State.parents`; depths and paths follow, then sources, visited rows and slots.
-pub const PARENTS_OFFSET: u64 = TOKENS_OFFSET + (MAX_ROWS * 4) as u64;
+/// Bytes of one number for every row.
+const ROWS_BYTES: u64 = (MAX_ROWS * 4) as u64;
+/// Byte offset of `State.parents`; depths and paths follow.
+pub const PARENTS_OFFSET: u64 = TOKENS_OFFSET + ROWS_BYTES;
+/// Byte offset of `State.sources`; visited rows and slots follow.
+const SOURCES_OFFSET: u64 = PARENTS_OFFSET + 2 * ROWS_BYTES + ROWS_BYTES * MAX_ROWS as u64;
+/// Byte offset of `State.log_probabilities`, the last of it.
+const LOG_PROBABILITIES_OFFSET: u64 = SOURCES_OFFSET + 3 * ROWS_BYTES;
 /// Bytes of the whole `State`.
-pub const STATE_BYTES: u64 = PARENTS_OFFSET + ((5 * MAX_ROWS + MAX_ROWS * MAX_ROWS) * 4) as u64;
+pub const STATE_BYTES: u64 = LOG_PROBABILITIES_OFFSET + ROWS_BYTES;
+/// What shows a drafted tree, as offset and bytes in `State`: tokens and parents, sources, log-probabilities.
+pub const TREE_PARTS: [(u64, u64); 3] =
+    [(TOKENS_OFFSET, 2 * ROWS_BYTES), (SOURCES_OFFSET, ROWS_BYTES), (LOG_PROBABILITIES_OFFSET, ROWS_BYTES)];
+/// Bytes of all of them.
+pub const TREE_BYTES: u64 = 4 * ROWS_BYTES;
+
+/// The first `count` nodes of the tree in [`TREE_PARTS`], one part behind the other.
+pub fn read_tree(bytes: &[u8], count: usize) -> Vec<DraftedNode> {
+    let word = |part: usize, node: usize| {
+        let at = part * ROWS_BYTES as usize + 4 * node;
+        bytemuck::pod_read_unaligned::<u32>(&bytes[at..at + 4])
+    };
+    let node = |node: usize| match node {
+        // The walk names the root, and leaves the rest of it as it was.
+        0 => DraftedNode::root(word(0, 0)),
+        _ => DraftedNode {
+            token: word(0, node),
+            parent: word(1, node) as usize,
+            source: Source::ALL.get(word(2, node) as usize).copied().unwrap_or(Source::Model),
+            log_probability: f32::from_bits(word(3, node)),
+        },
+    };
+    (0..count).map(node).collect()
+}
 
 impl StateHead {
     /// The head before a pass that decides nothing: a piece of the prompt, or an evaluation.
@@ -352,6 +383,7 @@ impl RawRecord {
             finish,
             context_length: raw.context_length as usize,
             rows: raw.rows as usize,
+            tree: Vec::new(),
             missed: (raw.missed > 0).then_some(raw.missed as usize),
             drafted: raw.drafted as usize,
             match_length: raw.match_length as usize,

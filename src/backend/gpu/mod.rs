@@ -26,7 +26,7 @@ use self::heads::GpuHeads;
 use self::kernels::Kernels;
 use self::layout::{
     FINISH_OFFSET, PARENTS_OFFSET, RECORD_BYTES, RECORD_SLOTS, ROW_LIMIT_OFFSET, RawLogprob, RawRecord, SamplingShape,
-    StateHead, TOKENS_OFFSET, topology_words,
+    StateHead, TOKENS_OFFSET, TREE_BYTES, TREE_PARTS, topology_words,
 };
 use self::plan::{Buffers, PassSize, Plan, Purpose};
 use self::profile::DeviceClock;
@@ -58,9 +58,9 @@ pub struct GpuBackend {
     cache: Cache,
     heads: Option<GpuHeads>,
     plan: Plan,
-    /// Ways back for records alone, and for those with log-probabilities behind them.
+    /// Ways back for records alone, and for those with trees or log-probabilities behind them.
     staging: StagingPool,
-    staging_logprobs: StagingPool,
+    staging_more: StagingPool,
     topology: Topology,
     decode: Decode,
 }
@@ -134,7 +134,7 @@ impl GpuBackend {
             })
             .await??;
         let staging = StagingPool::new(gpu.clone(), RECORD_BYTES);
-        let staging_logprobs = StagingPool::new(gpu.clone(), RECORD_BYTES + logprobs::MAX_BYTES);
+        let staging_more = StagingPool::new(gpu.clone(), RECORD_BYTES + TREE_BYTES + logprobs::MAX_BYTES);
         Ok(Self {
             gpu,
             kernels,
@@ -146,7 +146,7 @@ impl GpuBackend {
             heads: None,
             plan,
             staging,
-            staging_logprobs,
+            staging_more,
             topology: Topology::Other,
             decode: Decode::default(),
         })
@@ -373,13 +373,15 @@ impl Backend for GpuBackend {
         let step = self.decode.steps;
         let slot = u64::from(step) % RECORD_SLOTS as u64;
         let record = (&self.buffers.records, slot * RECORD_BYTES, RECORD_BYTES);
-        let copy = match setup.logprobs {
-            None => self.staging.copy_parts(&mut encoder, &[record]),
-            Some(top) => {
-                let logprobs = (&self.buffers.logprobs.results, 0, logprobs::bytes(rows, top));
-                self.staging_logprobs.copy_parts(&mut encoder, &[record, logprobs])
-            }
-        };
+        let mut parts = vec![record];
+        if setup.trees {
+            parts.extend(TREE_PARTS.map(|(offset, bytes)| (&self.buffers.state, offset, bytes)));
+        }
+        if let Some(top) = setup.logprobs {
+            parts.push((&self.buffers.logprobs.results, 0, logprobs::bytes(rows, top)));
+        }
+        let staging = if parts.len() == 1 { &self.staging } else { &self.staging_more };
+        let copy = staging.copy_parts(&mut encoder, &parts);
         self.gpu.queue.submit([encoder.finish()]);
         self.decode.in_flight.push_back(InFlight { step, rows, readback: copy.read() });
         self.decode.steps += 1;
@@ -402,12 +404,16 @@ impl Backend for GpuBackend {
         let Some(InFlight { step, readback, .. }) = self.decode.in_flight.pop_front() else {
             return Err(Error::new(ErrorCode::Internal, "a record was asked for, but no step is in flight"));
         };
-        let top = self.decode.setup.as_ref().and_then(|setup| setup.logprobs);
+        let (trees, top) = self.decode.setup.as_ref().map_or((false, None), |setup| (setup.trees, setup.logprobs));
         let read = |bytes: &[u8]| {
-            let (record, logprobs) = bytes.split_at(RECORD_BYTES as usize);
+            let (record, mut more) = bytes.split_at(RECORD_BYTES as usize);
             let mut record = RawRecord::read(record, step).unwrap_or_default();
+            if trees {
+                record.tree = layout::read_tree(more, record.drafted);
+                more = &more[TREE_BYTES as usize..];
+            }
             if let Some(top) = top {
-                record.logprobs = RawLogprob::read(logprobs, record.tokens.len(), top);
+                record.logprobs = RawLogprob::read(more, record.tokens.len(), top);
             }
             record
         };

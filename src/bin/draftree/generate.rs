@@ -151,6 +151,7 @@ impl Args {
             max_nodes: self.max_nodes,
             accept: self.accept,
             logprobs: self.logprobs,
+            trees: false,
         })
     }
 }

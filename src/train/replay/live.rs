@@ -142,6 +142,7 @@ impl Live<'_> {
                     prompt: prompt.to_vec(),
                     valid_tokens: self.facts.valid_tokens,
                     logprobs: None,
+                    trees: false,
                     draft: plan.clone(),
                 };
                 let lane = Lane::begin(&setup, self.facts, self.forgotten(plan))?;

@@ -163,6 +163,7 @@ impl Replay<'_> {
             prompt: text.answer.prompt.clone(),
             valid_tokens: self.facts.valid_tokens,
             logprobs: None,
+            trees: false,
             draft: plan.clone(),
         };
         Lane::begin(&setup, self.facts, memory)
