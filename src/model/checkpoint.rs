@@ -86,7 +86,7 @@ impl Checkpoint {
     }
 
     async fn from_gguf(source: &impl ByteSource, header: gguf::Header) -> Result<Self> {
-        let gguf::Header { file, version, mut metadata, mut tensors } = header;
+        let gguf::Header { file, version, mut metadata, mut tensors, .. } = header;
         gguf::architecture(&metadata)?; // before anything a foreign family may not have
         let tokenizer = gguf::tokenizer(&mut metadata)?;
         let mut config = gguf::config(&metadata, &tokenizer, &tensors)?;

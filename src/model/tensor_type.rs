@@ -106,6 +106,14 @@ impl TensorType {
         }
     }
 
+    /// The number of the type in a GGUF file.
+    pub fn ggml_id(self) -> u32 {
+        match self {
+            Self::Other(other) => other.id,
+            known => (0..=30).find(|&id| Self::from_ggml(id) == known).unwrap_or(0),
+        }
+    }
+
     /// Values and bytes of one block; `None` for a type this version does not know. A float is a block of one value.
     pub const fn block(self) -> Option<(usize, usize)> {
         Some(match self {

@@ -11,6 +11,7 @@ pub mod distill;
 pub mod endpoint;
 pub mod extract;
 pub mod fit;
+pub mod joint;
 pub mod loss;
 pub mod matrices;
 pub mod overlap;
@@ -28,6 +29,7 @@ pub mod target;
 pub mod tensor_file;
 #[cfg(test)]
 mod toy;
+pub mod trained;
 pub mod trees;
 pub mod vocabulary;
 

@@ -72,6 +72,8 @@ pub enum Part {
     Head,
     /// The correction by the previous token.
     Correction,
+    /// The model itself, where it is trained with its heads.
+    Model,
 }
 
 /// A weight that is trained.

@@ -19,7 +19,7 @@ use draftree::train::states::States;
 
 /// What heads read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
+pub enum Form {
     /// The hidden row alone (Medusa).
     Parallel,
     /// The hidden row and every token drafted since (Hydra, MLPSpeculator).
@@ -29,7 +29,7 @@ enum Form {
 /// How matrices are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(non_camel_case_types, reason = "the names are ggml's own")]
-enum Store {
+pub enum Store {
     F32,
     F16,
     #[value(name = "q8_0")]
@@ -42,12 +42,44 @@ enum Store {
 
 /// Where training runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TrainDevice {
+pub enum TrainDevice {
     Cpu,
     /// A graphics card of NVIDIA; only in builds with the feature `cuda`.
     Cuda,
     /// One of Apple; only in builds with the feature `metal`.
     Metal,
+}
+
+impl From<Form> for HeadForm {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Parallel => Self::Parallel,
+            Form::Recurrent => Self::Recurrent,
+        }
+    }
+}
+
+impl From<Store> for TensorType {
+    fn from(store: Store) -> Self {
+        match store {
+            Store::F32 => Self::F32,
+            Store::F16 => Self::F16,
+            Store::Q8_0 => Self::Q8_0,
+            Store::Q4_0 => Self::Q4_0,
+            Store::Q4_1 => Self::Q4_1,
+        }
+    }
+}
+
+impl TrainDevice {
+    /// The device itself.
+    pub fn open(self) -> anyhow::Result<Device> {
+        match self {
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Cuda => Device::new_cuda(0).context("training on CUDA; build with --features cuda"),
+            Self::Metal => Device::new_metal(0).context("training on Metal; build with --features metal"),
+        }
+    }
 }
 
 /// Options of training.
@@ -162,10 +194,10 @@ impl FitArgs {
         let settings = self.settings();
         let always = &checkpoint.config.eos_token_ids;
         let material = Material { states: &states, target: &target, always };
-        let device = self.device()?;
+        let device = self.train_device.open()?;
         let fitted = train(material, &settings, &work.join("heads"), &device, &mut |report| print_report(&report))?;
         let words = self.words(&states, &settings, &fitted);
-        let file = head_file(&fitted.heads, self.stored_type(), &identity, &words)?;
+        let file = head_file(&fitted.heads, self.store.into(), &identity, &words)?;
         let out = self.out.clone().unwrap_or_else(|| work.join("heads.safetensors"));
         file.write(&out)?;
         let megabytes = out.metadata().with_context(|| out.display().to_string())?.len() as f64 / 1e6;
@@ -174,10 +206,7 @@ impl FitArgs {
     }
 
     fn settings(&self) -> FitSettings {
-        let form = match self.form {
-            Form::Parallel => HeadForm::Parallel,
-            Form::Recurrent => HeadForm::Recurrent,
-        };
+        let form = self.form.into();
         FitSettings {
             shape: HeadShape {
                 form,
@@ -205,24 +234,6 @@ impl FitArgs {
             held_out_rows: self.held_out_rows,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
-        }
-    }
-
-    fn stored_type(&self) -> TensorType {
-        match self.store {
-            Store::F32 => TensorType::F32,
-            Store::F16 => TensorType::F16,
-            Store::Q8_0 => TensorType::Q8_0,
-            Store::Q4_0 => TensorType::Q4_0,
-            Store::Q4_1 => TensorType::Q4_1,
-        }
-    }
-
-    fn device(&self) -> anyhow::Result<Device> {
-        match self.train_device {
-            TrainDevice::Cpu => Ok(Device::Cpu),
-            TrainDevice::Cuda => Device::new_cuda(0).context("training on CUDA; build with --features cuda"),
-            TrainDevice::Metal => Device::new_metal(0).context("training on Metal; build with --features metal"),
         }
     }
 

@@ -4,6 +4,7 @@ mod calibrate;
 mod eval;
 mod fit;
 mod generate;
+mod joint;
 mod train;
 
 use std::process::ExitCode;
@@ -33,17 +34,31 @@ enum Command {
     Generate(Box<generate::Args>),
     /// Make draft heads for a model: let it answer prompts, keep what heads learn from, and train them.
     Train(Box<train::Args>),
+    /// Train a model together with its draft heads (Medusa-2): writes a model of its own, with heads.
+    TrainJoint(Box<joint::Args>),
     /// Measure how trained heads draft, and write trees and calibration into their file.
     Calibrate(calibrate::Args),
     /// Measure how many tokens passes bring, by drafters and trees, on a model's own answers.
     Eval(Box<eval::Args>),
 }
 
+/// candle shares element-wise work between threads that wait for one another at full speed: on a machine that has anything else to do
+/// that is several times slower than one thread. Matrix products and our own operations have other threads.
+fn keep_candle_from_spinning() {
+    const THREADS: &str = "CANDLE_NUM_THREADS";
+    if std::env::var_os(THREADS).is_none() {
+        // SAFETY: called before there is a second thread that could read the environment meanwhile.
+        unsafe { std::env::set_var(THREADS, "1") };
+    }
+}
+
 fn main() -> ExitCode {
+    keep_candle_from_spinning();
     let result = match Cli::parse().command {
         Command::Inspect { path } => print_report(&path),
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::TrainJoint(args) => joint::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Eval(args) => eval::run(&args),
     };

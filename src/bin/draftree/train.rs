@@ -49,12 +49,14 @@ pub struct Args {
     #[command(flatten)]
     data: DataArgs,
     #[command(flatten)]
+    states: StateArgs,
+    #[command(flatten)]
     fit: FitArgs,
 }
 
-/// Where the text comes from, and what is kept of it.
+/// Where the text comes from.
 #[derive(Debug, clap::Args)]
-struct DataArgs {
+pub struct DataArgs {
     /// Prompts, a JSON object a line: {"id", "category", "turns"}, {"messages"}, {"prompt"} or {"text"}. May be given several times;
     /// without it (and without --answers) the model invents them.
     #[arg(long)]
@@ -104,6 +106,11 @@ struct DataArgs {
     /// Requests to the endpoint at once.
     #[arg(long, default_value_t = 16)]
     endpoint_requests: usize,
+}
+
+/// What is kept of it.
+#[derive(Debug, clap::Args)]
+struct StateArgs {
     /// Most probable next tokens that are kept of each row.
     #[arg(long, default_value_t = 8)]
     best: usize,
@@ -163,15 +170,15 @@ impl DataArgs {
 }
 
 /// A target with its text; its weights are read when they are first needed.
-struct Model {
-    source: FileSource,
-    checkpoint: Checkpoint,
+pub struct Model {
+    pub source: FileSource,
+    pub checkpoint: Checkpoint,
     text: TextParts,
     target: OnceCell<Target>,
 }
 
 impl Model {
-    fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let source = FileSource::open(path)?;
         let checkpoint = pollster::block_on(Checkpoint::open(&source))?;
         let text = TextParts::new(&checkpoint, utc_seconds)?;
@@ -197,12 +204,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         make_answers(&args.data, &model, &evaluation, &args.work)?;
     }
     if runs(Stage::States) {
-        make_states(&args.data, &model, &evaluation, &args.work)?;
+        make_states(&args.states, &model, &evaluation, &args.work)?;
     }
     if runs(Stage::Heads) {
         args.fit.run(&args.model, &args.work)?;
     }
     Ok(())
+}
+
+/// Has the prompts answered, or takes the answers that are there where none were named; gives all that do not overlap with the evaluation.
+pub fn answers(args: &DataArgs, model: &Model, work: &Path) -> Result<Vec<Answer>> {
+    let evaluation = args.evaluation(&model.text)?;
+    let asks = !args.prompts.is_empty() || !args.answers.is_empty() || args.openings || args.limit.is_some();
+    if asks || AnswerFile::open(&work.join("answers.jsonl"))?.answers().is_empty() {
+        make_answers(args, model, &evaluation, work)?;
+    }
+    let mut answers = AnswerFile::open(&work.join("answers.jsonl"))?.answers().to_vec();
+    let overlaps = evaluation.exclude(&mut answers, |answer| evaluation.answer_overlap(answer, &model.text.tokenizer));
+    if overlaps.total() > 0 {
+        tell(&format!("{overlaps} answers left out since they overlap with the evaluation"));
+    }
+    Ok(answers)
 }
 
 /// Takes over answers that were made elsewhere, then has the prompts answered.
@@ -253,7 +275,7 @@ fn take_over(read: Vec<Answer>, answers: &mut AnswerFile, model: &Model, evaluat
 }
 
 /// What heads learn from, of all answers that do not overlap with the evaluation.
-fn make_states(args: &DataArgs, model: &Model, evaluation: &Evaluation, work: &Path) -> anyhow::Result<()> {
+fn make_states(args: &StateArgs, model: &Model, evaluation: &Evaluation, work: &Path) -> anyhow::Result<()> {
     let mut answers = AnswerFile::open(&work.join("answers.jsonl"))?.answers().to_vec();
     let all: HashSet<String> = answers.iter().map(|answer| answer.id.clone()).collect();
     let overlaps = evaluation.exclude(&mut answers, |answer| evaluation.answer_overlap(answer, &model.text.tokenizer));

@@ -11,6 +11,7 @@ mod metadata;
 mod reader;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use reader::HeaderReader;
 
@@ -38,6 +39,8 @@ pub struct Header {
     pub version: u32,
     /// Key-value metadata.
     pub metadata: Metadata,
+    /// The bytes of the file that hold them.
+    pub metadata_range: Range<u64>,
     /// The tensors by their names in the file, their data checked to lie inside it.
     pub tensors: BTreeMap<String, TensorEntry>,
 }
@@ -55,7 +58,9 @@ impl Header {
         check_version(version)?;
         let n_tensors = reader.u64().await?;
         let n_entries = reader.u64().await?;
+        let metadata_start = reader.position();
         let metadata = Metadata::read(&mut reader, n_entries).await?;
+        let metadata_range = metadata_start..reader.position();
         let alignment = alignment(&metadata)?;
 
         let n_tensors = reader.check_count(n_tensors, MIN_TENSOR_BYTES, "tensors")?;
@@ -87,7 +92,7 @@ impl Header {
             }
             tensor.offset += data_start;
         }
-        Ok(Self { file, version, metadata, tensors })
+        Ok(Self { file, version, metadata, metadata_range, tensors })
     }
 }
 

@@ -169,6 +169,18 @@ impl HeadFile {
         ["license", "licence"].iter().find_map(|key| self.metadata.get(*key)).map(String::as_str)
     }
 
+    /// The tensors by the names of our own format, whatever the file calls them; none where that has no place for them: an output
+    /// matrix for each head, or one whose rows stand in another order.
+    pub fn own_tensors(&self) -> Option<Vec<(String, &TensorEntry)>> {
+        let outputs = match &self.outputs[..] {
+            [] => None,
+            [output] if self.output_rows.is_none() => Some((Slot::SharedOutput, output)),
+            _ => return None,
+        };
+        let slots = self.tensors.iter().map(|(&slot, tensor)| (slot, tensor)).chain(outputs);
+        Some(slots.map(|(slot, tensor)| (Naming::Draftree.name(slot, self.layers), tensor)).collect())
+    }
+
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
         self.tensors.values().chain(&self.outputs).map(TensorEntry::values).sum()

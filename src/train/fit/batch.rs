@@ -109,6 +109,25 @@ pub struct Source<'a> {
     pub vocabulary: &'a DraftVocabulary,
 }
 
+/// A text, what its model says of it, and what heads are to learn of that.
+#[derive(Debug, Clone, Copy)]
+pub struct Labels<'a> {
+    /// The token that each place decides, `[places]`.
+    pub tokens: &'a [u32],
+    /// How many of the most probable tokens are named at each place.
+    pub best: usize,
+    /// These, `[places, best]`.
+    pub best_tokens: &'a [u32],
+    /// Their probabilities, `[places, best]`.
+    pub best_probabilities: &'a [f32],
+    /// For every place, where its answer ends.
+    pub ends: &'a [u32],
+    /// The shape of the heads.
+    pub shape: HeadShape,
+    /// The tokens that heads predict.
+    pub vocabulary: &'a DraftVocabulary,
+}
+
 /// Some rows.
 #[derive(Debug)]
 pub struct Batch {
@@ -138,20 +157,49 @@ impl Batch {
         for &row in rows {
             hidden.extend(all.hidden[row as usize * width..][..size].iter().map(|value| value.to_f32()));
         }
+        let hidden = Tensor::from_vec(hidden, (rows.len(), size), device)?;
+        let embedding = from.target.embedding();
+        let mut embed = |tokens: &[u32]| {
+            let values = tokens.iter().flat_map(|&token| embedding.row(token as usize)).copied().collect();
+            Tensor::from_vec(values, (tokens.len(), size), device)
+        };
+        let labels = Labels {
+            tokens: all.tokens,
+            best: from.states.header.best,
+            best_tokens: all.best_tokens,
+            best_probabilities: all.best_probabilities,
+            ends: from.ends,
+            shape: from.shape,
+            vocabulary: from.vocabulary,
+        };
+        Self::of(labels, rows, hidden, &mut embed, loss, decay)
+    }
+
+    /// The same of these places of a text with their hidden rows `[rows, hidden]`; `embed` gives the embeddings of tokens.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn of(
+        from: Labels<'_>,
+        rows: &[u32],
+        hidden: Tensor,
+        embed: &mut dyn FnMut(&[u32]) -> CandleResult<Tensor>,
+        loss: Option<Loss>,
+        decay: f32,
+    ) -> CandleResult<Self> {
         let mut batch = Self {
-            hidden: Tensor::from_vec(hidden, (rows.len(), size), device)?,
+            hidden,
             embedded: Vec::new(),
             pairs: Vec::new(),
             parents: Vec::new(),
-            targets: Targets { named: from.states.header.best, ..Targets::default() },
+            targets: Targets { named: from.best, ..Targets::default() },
         };
         for depth in 0..from.shape.depths {
             // Where an answer has ended, any token will do: what is made of it is not used.
-            let token = |row: u32| all.tokens[(row as usize + depth).min(from.ends[row as usize] as usize - 1)];
+            let token = |row: u32| from.tokens[(row as usize + depth).min(from.ends[row as usize] as usize - 1)];
             if from.shape.form == HeadForm::Recurrent {
-                let embedding = from.target.embedding();
-                let values = rows.iter().flat_map(|&row| embedding.row(token(row) as usize)).copied().collect();
-                batch.embedded.push(Tensor::from_vec(values, (rows.len(), size), device)?);
+                let tokens: Vec<u32> = rows.iter().map(|&row| token(row)).collect();
+                batch.embedded.push(embed(&tokens)?);
             }
             let weight = decay.powi(depth as i32) / rows.len() as f32;
             for (number, &row) in rows.iter().enumerate() {
@@ -165,12 +213,12 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Adds what is to be predicted at a row of the states, unless there is nothing to be learnt.
-    fn add(&mut self, from: Source<'_>, place: usize, loss: Option<Loss>, weight: f32) -> bool {
-        let (all, named) = (from.states.all(), self.targets.named);
-        let label = from.vocabulary.draft(all.tokens[place]);
+    /// Adds what is to be predicted at a place of the text, unless there is nothing to be learnt.
+    fn add(&mut self, from: Labels<'_>, place: usize, loss: Option<Loss>, weight: f32) -> bool {
+        let named = self.targets.named;
+        let label = from.vocabulary.draft(from.tokens[place]);
         let best = place * named..(place + 1) * named;
-        let drafts = all.best_tokens[best.clone()].iter().map(|&token| from.vocabulary.draft(token));
+        let drafts = from.best_tokens[best.clone()].iter().map(|&token| from.vocabulary.draft(token));
         let learns_from_label = loss.is_none_or(|loss| loss.ce > 0.0) && label != NOT_DRAFTED;
         let learns_from_teacher =
             loss.is_some_and(|loss| loss.needs_teacher()) && drafts.clone().any(|draft| draft != NOT_DRAFTED);
@@ -178,7 +226,7 @@ impl Batch {
             return false;
         }
         self.targets.drafts.extend(drafts);
-        self.targets.probabilities.extend(&all.best_probabilities[best]);
+        self.targets.probabilities.extend(&from.best_probabilities[best]);
         self.targets.labels.push(label);
         self.targets.weights.push(weight);
         true

@@ -1,22 +1,23 @@
 //! A run of training on disk, so that a stopped one goes on where it was.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::adamw::Moments;
 use super::held_out::Accuracy;
 use crate::error::{Error, ErrorCode, Result};
 use crate::train::from_candle;
-use crate::train::shapes::TrainHeads;
+use crate::train::shapes::Parameter;
 use crate::train::tensor_file::TensorFile;
 
 /// Where a run stands.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
-    /// What is trained, from what, and how: a run goes on only as the same one.
-    pub run: String,
     /// Steps that are done.
     pub step: usize,
     /// Seconds that they took.
@@ -48,16 +49,23 @@ impl Checkpoint {
         self.folder.join(name)
     }
 
-    /// Keeps weights, moments and standing.
+    /// Keeps weights, moments and standing. `run` is what is trained, from what, and how: a run goes on only as the same one.
     ///
     /// # Errors
     /// `LoadFailed` when the disk is full.
-    pub fn keep(&self, heads: &TrainHeads, moments: &[Moments], standing: &Standing) -> Result<()> {
+    pub fn keep(
+        &self,
+        parameters: &[Parameter],
+        moments: &[Moments],
+        run: &str,
+        standing: &impl Serialize,
+    ) -> Result<()> {
         let mut file = TensorFile::default();
         let text =
             serde_json::to_string(standing).map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
         file.metadata.insert("standing".to_owned(), text);
-        for (parameter, moments) in heads.parameters.iter().zip(moments) {
+        file.metadata.insert("run".to_owned(), run.to_owned());
+        for (parameter, moments) in parameters.iter().zip(moments) {
             file.insert(&parameter.name, parameter.var.as_tensor())?;
             file.insert(&format!("first.{}", parameter.name), &moments.first)?;
             file.insert(&format!("second.{}", parameter.name), &moments.second)?;
@@ -69,27 +77,31 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `InvalidOption` when the folder has another run; `BadModelFile` and the like when its files are damaged.
-    pub fn resume(&self, heads: &TrainHeads, moments: &mut [Moments], run: &str) -> Result<Option<Standing>> {
+    pub fn resume<S: DeserializeOwned>(
+        &self,
+        parameters: &[Parameter],
+        moments: &mut [Moments],
+        run: &str,
+    ) -> Result<Option<S>> {
         let path = self.path("last.safetensors");
         if !path.exists() {
             return Ok(None);
         }
         let file = TensorFile::read(&path)?;
-        let standing = file.metadata.get("standing").and_then(|text| serde_json::from_str::<Standing>(text).ok());
-        let Some(standing) = standing else {
+        let standing = file.metadata.get("standing").and_then(|text| serde_json::from_str(text).ok());
+        let (Some(standing), Some(found)) = (standing, file.metadata.get("run")) else {
             return Err(Error::new(ErrorCode::BadModelFile, format!("{} is no checkpoint; remove it", path.display())));
         };
-        if standing.run != run {
+        if found != run {
             return Err(Error::new(
                 ErrorCode::InvalidOption,
                 format!(
-                    "{} has a run of other settings: expected {run}, found {}; use another folder or remove that one",
-                    self.folder.display(),
-                    standing.run
+                    "{} has a run of other settings: expected {run}, found {found}; use another folder or remove that one",
+                    self.folder.display()
                 ),
             ));
         }
-        for (parameter, moments) in heads.parameters.iter().zip(moments) {
+        for (parameter, moments) in parameters.iter().zip(moments) {
             let read = |name: &str| file.tensor(name, parameter.var.dims(), parameter.var.device());
             parameter.var.set(&read(&parameter.name)?).map_err(from_candle)?;
             moments.first = read(&format!("first.{}", parameter.name))?;
@@ -102,9 +114,9 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `LoadFailed` when the disk is full.
-    pub fn keep_best(&self, heads: &TrainHeads) -> Result<()> {
+    pub fn keep_best(&self, parameters: &[Parameter]) -> Result<()> {
         let mut file = TensorFile::default();
-        heads.parameters.iter().try_for_each(|parameter| file.insert(&parameter.name, parameter.var.as_tensor()))?;
+        parameters.iter().try_for_each(|parameter| file.insert(&parameter.name, parameter.var.as_tensor()))?;
         file.write(&self.path("best.safetensors"))
     }
 
@@ -112,11 +124,21 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `LoadFailed` when there are none, and the like when the file is damaged.
-    pub fn load_best(&self, heads: &TrainHeads) -> Result<()> {
+    pub fn load_best(&self, parameters: &[Parameter]) -> Result<()> {
         let file = TensorFile::read(&self.path("best.safetensors"))?;
-        heads.parameters.iter().try_for_each(|parameter| {
+        parameters.iter().try_for_each(|parameter| {
             let best: Tensor = file.tensor(&parameter.name, parameter.var.dims(), &Device::Cpu)?;
             best.to_device(parameter.var.device()).and_then(|best| parameter.var.set(&best)).map_err(from_candle)
         })
+    }
+    /// Adds a line to `log.jsonl`.
+    ///
+    /// # Errors
+    /// `LoadFailed` when the disk is full.
+    pub fn log(&self, line: &serde_json::Value) -> Result<()> {
+        let path = self.path("log.jsonl");
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|mut file| writeln!(file, "{line}"))
+            .map_err(|error| Error::new(ErrorCode::LoadFailed, format!("writing {}: {error}", path.display())))
     }
 }

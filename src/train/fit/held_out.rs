@@ -44,41 +44,69 @@ impl Accuracy {
         loss: Loss,
         device: &Device,
     ) -> CandleResult<Self> {
-        let depths = heads.shape.depths;
-        let mut sums = Sums { losses: vec![0.0; depths], counts: vec![0; depths], hits: vec![[0; MAX_RANK]; depths] };
-        let (mut paths, mut chain) = (PathCounts::default(), 0);
+        let mut meter = Meter::new(heads.shape.depths);
         for rows in rows.chunks(ROWS) {
-            let batch = Batch::new(from, rows, None, 1.0, device)?;
-            // The ranks at which the tokens of each row stand, up to the first that no tree could have.
-            let mut ranked: Vec<Vec<usize>> = vec![Vec::new(); rows.len()];
-            logits(heads, &batch, |first, logits, uncorrected| {
-                let targets = batch.targets.slice(first, logits.dim(0)?);
-                let ranks = match uncorrected {
-                    Some(uncorrected) => softmax::ranks_of_best(&uncorrected, &logits, &targets.labels, TOP_K)?,
-                    None => softmax::ranks(&logits, &targets.labels)?,
-                };
-                let (_, losses) = softmax::gradient(logits, &targets, loss)?;
-                for ((rank, loss), &pair) in ranks.iter().zip(losses).zip(&batch.pairs[first..]) {
-                    let (depth, row) = (pair as usize / rows.len(), pair as usize % rows.len());
-                    let rank = rank.map(|rank| rank as usize).filter(|&rank| rank < MAX_RANK);
-                    sums.add(depth, rank, loss);
-                    if let Some(rank) = rank.filter(|_| ranked[row].len() == depth) {
-                        ranked[row].push(rank);
-                    }
-                }
-                Ok(())
-            })?;
-            for path in ranked {
-                paths.add(&path);
-                chain += path.iter().take_while(|&&rank| rank == 0).count();
-            }
+            meter.add(heads, &Batch::new(from, rows, None, 1.0, device)?, loss)?;
         }
-        Ok(Self {
-            chain: 1.0 + chain as f64 / rows.len().max(1) as f64,
-            tree_8: paths.expected_of_best(8),
-            tree_32: paths.expected_of_best(32),
-            ..sums.means()
-        })
+        Ok(meter.accuracy())
+    }
+}
+
+/// Counts how well heads predict, batch after batch.
+pub struct Meter {
+    sums: Sums,
+    paths: PathCounts,
+    /// Right tokens of chains.
+    chain: usize,
+}
+
+impl Meter {
+    /// Of heads of this many depths, before it has seen anything.
+    pub fn new(depths: usize) -> Self {
+        let sums = Sums { losses: vec![0.0; depths], counts: vec![0; depths], hits: vec![[0; MAX_RANK]; depths] };
+        Self { sums, paths: PathCounts::default(), chain: 0 }
+    }
+
+    /// Looks at a batch that has every pair with a token.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn add(&mut self, heads: &TrainHeads, batch: &Batch, loss: Loss) -> CandleResult<()> {
+        let rows = batch.hidden.dim(0)?;
+        // The ranks at which the tokens of each row stand, up to the first that no tree could have.
+        let mut ranked: Vec<Vec<usize>> = vec![Vec::new(); rows];
+        logits(heads, batch, |first, logits, uncorrected| {
+            let targets = batch.targets.slice(first, logits.dim(0)?);
+            let ranks = match uncorrected {
+                Some(uncorrected) => softmax::ranks_of_best(&uncorrected, &logits, &targets.labels, TOP_K)?,
+                None => softmax::ranks(&logits, &targets.labels)?,
+            };
+            let (_, losses) = softmax::gradient(logits, &targets, loss)?;
+            for ((rank, loss), &pair) in ranks.iter().zip(losses).zip(&batch.pairs[first..]) {
+                let (depth, row) = (pair as usize / rows, pair as usize % rows);
+                let rank = rank.map(|rank| rank as usize).filter(|&rank| rank < MAX_RANK);
+                self.sums.add(depth, rank, loss);
+                if let Some(rank) = rank.filter(|_| ranked[row].len() == depth) {
+                    ranked[row].push(rank);
+                }
+            }
+            Ok(())
+        })?;
+        for path in ranked {
+            self.paths.add(&path);
+            self.chain += path.iter().take_while(|&&rank| rank == 0).count();
+        }
+        Ok(())
+    }
+
+    /// What was counted.
+    pub fn accuracy(&self) -> Accuracy {
+        Accuracy {
+            chain: 1.0 + self.chain as f64 / self.paths.places().max(1) as f64,
+            tree_8: self.paths.expected_of_best(8),
+            tree_32: self.paths.expected_of_best(32),
+            ..self.sums.means()
+        }
     }
 }
 

@@ -12,8 +12,6 @@ pub mod step;
 #[cfg(test)]
 mod tests;
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -100,17 +98,22 @@ impl FitSettings {
         Ok(())
     }
 
-    /// The rate of learning at a step of so many, relative to the highest: a line up, then a cosine.
+    /// The rate of learning at a step of so many, relative to the highest.
     fn schedule(&self, step: usize, steps: usize) -> f32 {
-        let warm_up = (self.warm_up * steps as f64).max(1.0);
-        let step = step as f64;
-        if step < warm_up {
-            return ((step + 1.0) / warm_up).min(1.0) as f32;
-        }
-        let done = (step - warm_up) / (steps as f64 - warm_up).max(1.0);
-        let cosine = 0.5 + 0.5 * (std::f64::consts::PI * done).cos();
-        self.floor + (1.0 - self.floor) * cosine as f32
+        schedule(step, steps, self.warm_up, self.floor)
     }
+}
+
+/// The rate of learning at a step of so many, relative to the highest: a line up in a share of the steps, then a cosine down to a floor.
+pub(in crate::train) fn schedule(step: usize, steps: usize, warm_up: f64, floor: f32) -> f32 {
+    let warm_up = (warm_up * steps as f64).max(1.0);
+    let step = step as f64;
+    if step < warm_up {
+        return ((step + 1.0) / warm_up).min(1.0) as f32;
+    }
+    let done = (step - warm_up) / (steps as f64 - warm_up).max(1.0);
+    let cosine = 0.5 + 0.5 * (std::f64::consts::PI * done).cos();
+    floor + (1.0 - floor) * cosine as f32
 }
 
 /// What is learnt from.
@@ -211,7 +214,8 @@ pub fn train(
         steps_per_epoch,
         batch,
         checkpoint: Checkpoint::new(folder),
-        standing: Standing { run: describe(settings, states), ..Standing::default() },
+        identity: describe(settings, states),
+        standing: Standing::default(),
         split,
         heads,
         moments,
@@ -222,7 +226,7 @@ pub fn train(
     if !run.standing.finished {
         run.learn(report)?;
     }
-    run.checkpoint.load_best(&run.heads)?;
+    run.checkpoint.load_best(&run.heads.parameters)?;
     let Standing { best, best_step, seconds, .. } = run.standing;
     Ok(Fitted { heads: run.heads, accuracy: best, step: best_step, rows, coverage, seconds })
 }
@@ -241,6 +245,8 @@ struct Run<'a> {
     steps_per_epoch: usize,
     batch: usize,
     checkpoint: Checkpoint,
+    /// What makes it the same as another.
+    identity: String,
     standing: Standing,
     split: Split,
     heads: TrainHeads,
@@ -249,7 +255,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn resume(&mut self) -> Result<()> {
-        if let Some(standing) = self.checkpoint.resume(&self.heads, &mut self.moments, &self.standing.run)? {
+        if let Some(standing) = self.checkpoint.resume(&self.heads.parameters, &mut self.moments, &self.identity)? {
             self.standing = standing;
         }
         Ok(())
@@ -295,7 +301,7 @@ impl Run<'_> {
                 kept = self.standing.seconds;
                 (clock, reported, loss, since) = (Instant::now(), Instant::now(), 0.0, 0);
             } else if self.standing.seconds > kept + CHECKPOINT_SECONDS {
-                self.checkpoint.keep(&self.heads, &self.moments, &self.standing)?;
+                self.keep()?;
                 kept = self.standing.seconds;
             }
         }
@@ -357,32 +363,27 @@ impl Run<'_> {
             self.standing.best = accuracy.clone();
             self.standing.best_step = self.standing.step;
             self.standing.since_best = 0;
-            self.checkpoint.keep_best(&self.heads)?;
+            self.checkpoint.keep_best(&self.heads.parameters)?;
         } else {
             self.standing.since_best += 1;
         }
         let patience = self.settings.patience;
         self.standing.finished =
             self.standing.step == self.steps || (patience > 0 && self.standing.since_best >= patience);
-        self.checkpoint.keep(&self.heads, &self.moments, &self.standing)?;
-        self.log(&accuracy)?;
-        let (step, epoch) = (self.standing.step, self.standing.step as f64 / self.steps_per_epoch as f64);
-        report(Report::Evaluated { step, epoch, accuracy, best });
-        Ok(())
-    }
-
-    /// Adds a line to `log.jsonl`.
-    fn log(&self, accuracy: &Accuracy) -> Result<()> {
-        let path = self.checkpoint.path("log.jsonl");
-        let line = serde_json::json!({
+        self.keep()?;
+        self.checkpoint.log(&serde_json::json!({
             "step": self.standing.step,
             "steps": self.steps,
             "epoch": self.standing.step as f64 / self.steps_per_epoch as f64,
             "seconds": self.standing.seconds,
             "held_out": accuracy,
-        });
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        file.and_then(|mut file| writeln!(file, "{line}"))
-            .map_err(|error| Error::new(ErrorCode::LoadFailed, format!("writing {}: {error}", path.display())))
+        }))?;
+        let (step, epoch) = (self.standing.step, self.standing.step as f64 / self.steps_per_epoch as f64);
+        report(Report::Evaluated { step, epoch, accuracy, best });
+        Ok(())
+    }
+
+    fn keep(&self) -> Result<()> {
+        self.checkpoint.keep(&self.heads.parameters, &self.moments, &self.identity, &self.standing)
     }
 }

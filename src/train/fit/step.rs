@@ -21,6 +21,10 @@ pub struct Step {
     pub loss: f64,
     /// The gradient of each of the heads' parameters; none where the batch says nothing of one.
     pub gradients: Vec<Option<Tensor>>,
+    /// The gradient of the hidden rows, where those of the batch are variables, `[batch, hidden]`.
+    pub hidden: Option<Tensor>,
+    /// The same of the embeddings at each depth.
+    pub embedded: Vec<Option<Tensor>>,
 }
 
 impl Step {
@@ -30,7 +34,12 @@ impl Step {
     /// When memory is short.
     pub fn new(heads: &TrainHeads, batch: &Batch, loss: Loss, dropout: Option<&mut Dropout>) -> CandleResult<Self> {
         if batch.pairs.is_empty() {
-            return Ok(Self { loss: 0.0, gradients: vec![None; heads.parameters.len()] });
+            return Ok(Self {
+                loss: 0.0,
+                gradients: vec![None; heads.parameters.len()],
+                hidden: None,
+                embedded: Vec::new(),
+            });
         }
         let rows = batch.select(&heads.rows(&batch.hidden, &batch.embedded, dropout)?)?;
         let previous = heads.previous(&batch.parents)?;
@@ -46,7 +55,13 @@ impl Step {
             "correction.weight" => output.correction.clone(),
             _ => found.get(parameter.var.as_tensor()).cloned(),
         });
-        Ok(Self { gradients: gradients.collect(), loss: output.loss })
+        let of_input = |input: &Tensor| found.get(input).filter(|_| input.is_variable()).cloned();
+        Ok(Self {
+            gradients: gradients.collect(),
+            loss: output.loss,
+            hidden: of_input(&batch.hidden),
+            embedded: batch.embedded.iter().map(of_input).collect(),
+        })
     }
 }
 
