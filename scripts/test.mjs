@@ -1,10 +1,12 @@
 // @ts-check
 /**
  * `npm test`: everything, in this order: build · checks (format, lints, types) · Rust natively · the package's JavaScript in Node · both
- * browsers. Each check counts as one test. A stage that fails does not stop the ones after it, except the build.
+ * browsers · the packed package in projects of each kind. Each check counts as one test. A stage that fails does not stop the ones after
+ * it, except the build.
  *
  * The last line is the sum, `123 passed, 0 failed, 2 skipped`, read from the runners' own summaries. GPU tests run on Mesa's software
- * driver, on every machine alike; a missing adapter or browser is a failure, never a skip. `--only STAGE` runs one stage.
+ * driver, on every machine alike; a missing adapter or browser is a failure, never a skip. Only what needs a download that cannot be had is
+ * skipped. `--only STAGE` runs one stage.
  */
 import { existsSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
@@ -143,6 +145,7 @@ const stages = {
   rust: runRust,
   js: () => runNodeTests('tests/js'),
   browser: () => runNodeTests('tests/browser'),
+  packaging: () => runNodeTests('tests/packaging'),
 };
 
 /** @param {readonly string[]} argv */
