@@ -13,18 +13,39 @@
  *
  * The types of the SDK are written down here as far as they are used, so that nothing of it is needed to import this; the tests hold
  * them against the SDK's own. What the model cannot do is a warning where the answer makes sense without it, and else an error.
+ *
+ * @module draftree/ai-sdk
  */
+import type { Generation } from './generation.js'; // Of types, so that the declarations keep it, and the comment above with it.
 import { DraftreeError } from './errors.js';
-import type { Generation } from './generation.js';
 import type { GenerateOptions, Message, Prompt } from './options.js';
-import type { FinishReason, GenerationResult, GenerationStats, Usage } from './results.js';
+import type { FinishReason, GenerationChunk, GenerationResult, GenerationStats, Usage } from './results.js';
 
 /** What is used of a loaded model. */
 export interface AiSdkSource {
-  /** Its name, and whether it takes conversations. */
-  readonly info: { readonly name: string; readonly hasChatTemplate: boolean };
+  /** What is known of it. */
+  readonly info: {
+    /** The name in the model's own files. */
+    readonly name: string;
+    /** Whether it takes conversations. */
+    readonly hasChatTemplate: boolean;
+  };
   /** Writes a text. */
   generate(prompt: Prompt, options: GenerateOptions): Generation;
+}
+
+/** A part of a message. */
+export interface AiSdkPart {
+  /** `text`, or a kind that this model does not read. */
+  readonly type: string;
+  /** The text, where it is one. */
+  readonly text?: string;
+}
+
+/** A choice by its kind, as for tools and formats. */
+export interface AiSdkChoice {
+  /** The kind. */
+  type: string;
 }
 
 /** A message as the SDK gives it. */
@@ -32,7 +53,7 @@ export interface AiSdkMessage {
   /** `system`, `user` or `assistant`; results of tools are an error. */
   role: string;
   /** A text or its parts. Reasoning is left out with a warning; parts of other kinds are an error. */
-  content: string | readonly { readonly type: string; readonly text?: string }[];
+  content: string | readonly AiSdkPart[];
 }
 
 /** What is read of the options of a call. */
@@ -56,11 +77,11 @@ export interface AiSdkCallOptions {
   /** The same seed, prompt and options give the same text. */
   seed?: number | undefined;
   /** `json` is a warning: nothing holds the text to a format. */
-  responseFormat?: { type: string } | undefined;
+  responseFormat?: AiSdkChoice | undefined;
   /** A warning: the model is not told of them. */
   tools?: readonly unknown[] | undefined;
   /** A warning where it asks for tools. */
-  toolChoice?: { type: string } | undefined;
+  toolChoice?: AiSdkChoice | undefined;
   /** A warning where it asks for an effort. */
   reasoning?: string | undefined;
   /** Also hand out the chunks of `generate` themselves, which tell where tokens came from. */
@@ -91,10 +112,26 @@ export interface AiSdkFinishReason {
 
 /** Token counts. */
 export interface AiSdkUsage {
-  /** Tokens of the prompt; `cacheRead` were still in the cache. */
-  inputTokens: { total: number | undefined; noCache: number | undefined; cacheRead: number | undefined; cacheWrite: undefined };
+  /** Tokens of the prompt. */
+  inputTokens: {
+    /** All of them. */
+    total: number | undefined;
+    /** Those that were computed. */
+    noCache: number | undefined;
+    /** Those that were still in the model's cache. */
+    cacheRead: number | undefined;
+    /** Not counted. */
+    cacheWrite: undefined;
+  };
   /** Tokens written. */
-  outputTokens: { total: number | undefined; text: number | undefined; reasoning: undefined };
+  outputTokens: {
+    /** All of them. */
+    total: number | undefined;
+    /** All of them: text is what there is. */
+    text: number | undefined;
+    /** Not told apart. */
+    reasoning: undefined;
+  };
   /** As this package counts them. */
   raw?: Plain<Usage>;
 }
@@ -108,10 +145,26 @@ export type AiSdkMetadata = {
   draftree: Plain<GenerationStats>;
 };
 
+/** A text. */
+export interface AiSdkText {
+  /** The only kind of content there is. */
+  type: 'text';
+  /** The text itself. */
+  text: string;
+}
+
+/** Who answers, and since when. */
+export interface AiSdkResponse {
+  /** When it was asked. */
+  timestamp: Date;
+  /** The model's name. */
+  modelId: string;
+}
+
 /** A finished answer. */
 export interface AiSdkGenerateResult {
   /** The answer, one text. */
-  content: { type: 'text'; text: string }[];
+  content: AiSdkText[];
   /** Why it ends. */
   finishReason: AiSdkFinishReason;
   /** Token counts. */
@@ -119,21 +172,86 @@ export interface AiSdkGenerateResult {
   /** What drafting came to. */
   providerMetadata: AiSdkMetadata;
   /** Who answered, and when it was asked. */
-  response: { timestamp: Date; modelId: string };
+  response: AiSdkResponse;
   /** Settings without effect. */
   warnings: AiSdkWarning[];
 }
 
+/** The beginning of a stream. */
+export interface AiSdkStreamStart {
+  /** Comes first. */
+  type: 'stream-start';
+  /** Settings without effect. */
+  warnings: AiSdkWarning[];
+}
+
+/** Who answers, within a stream. */
+export interface AiSdkStreamResponse extends AiSdkResponse {
+  /** Comes second. */
+  type: 'response-metadata';
+}
+
+/** The bounds of the text. */
+export interface AiSdkTextBound {
+  /** Before its first piece and behind its last. */
+  type: 'text-start' | 'text-end';
+  /** The same for all pieces. */
+  id: string;
+}
+
+/** A piece of the text. */
+export interface AiSdkTextDelta {
+  /** Between the bounds. */
+  type: 'text-delta';
+  /** The same for all pieces. */
+  id: string;
+  /** The piece. */
+  delta: string;
+}
+
+/** A chunk of `generate`, where `includeRawChunks` asks for it. */
+export interface AiSdkRawChunk {
+  /** Before the chunk's text. */
+  type: 'raw';
+  /** The chunk: text, tokens and who guessed them. */
+  rawValue: GenerationChunk;
+}
+
+/** A fault. */
+export interface AiSdkStreamFault {
+  /** In the place of the rest of the text; the end follows. */
+  type: 'error';
+  /** A `DraftreeError`. */
+  error: unknown;
+}
+
+/** The end of a stream. */
+export interface AiSdkStreamEnd {
+  /** Comes last. */
+  type: 'finish';
+  /** Token counts. */
+  usage: AiSdkUsage;
+  /** Why the text ends. */
+  finishReason: AiSdkFinishReason;
+  /** What drafting came to; nothing after an error. */
+  providerMetadata?: AiSdkMetadata;
+}
+
 /** A piece of an answer. */
 export type AiSdkStreamPart =
-  | { type: 'stream-start'; warnings: AiSdkWarning[] }
-  | { type: 'response-metadata'; timestamp: Date; modelId: string }
-  | { type: 'text-start'; id: string }
-  | { type: 'text-delta'; id: string; delta: string }
-  | { type: 'text-end'; id: string }
-  | { type: 'raw'; rawValue: unknown }
-  | { type: 'error'; error: unknown }
-  | { type: 'finish'; usage: AiSdkUsage; finishReason: AiSdkFinishReason; providerMetadata?: AiSdkMetadata };
+  | AiSdkStreamStart
+  | AiSdkStreamResponse
+  | AiSdkTextBound
+  | AiSdkTextDelta
+  | AiSdkRawChunk
+  | AiSdkStreamFault
+  | AiSdkStreamEnd;
+
+/** A stream, as the SDK wraps it. */
+export interface AiSdkStreamResult {
+  /** The pieces. The model keeps pace with their reader; cancelling stops it. */
+  stream: ReadableStream<AiSdkStreamPart>;
+}
 
 /** A language model of the SDK. */
 export interface AiSdkModel {
@@ -147,8 +265,8 @@ export interface AiSdkModel {
   readonly supportedUrls: Record<string, RegExp[]>;
   /** A whole answer. */
   doGenerate(options: AiSdkCallOptions): Promise<AiSdkGenerateResult>;
-  /** An answer as it is written. The model keeps pace with the reader; cancelling the stream stops it. */
-  doStream(options: AiSdkCallOptions): Promise<{ stream: ReadableStream<AiSdkStreamPart> }>;
+  /** An answer as it is written. */
+  doStream(options: AiSdkCallOptions): Promise<AiSdkStreamResult>;
 }
 
 /** The id of the one text of an answer. */
@@ -160,7 +278,7 @@ const textId = '0';
  */
 export function draftree(model: AiSdkSource, defaults: Omit<GenerateOptions, 'signal'> = {}): AiSdkModel {
   const modelId = model.info.name;
-  const begin = (options: AiSdkCallOptions): { generation: Generation; warnings: AiSdkWarning[]; head: { timestamp: Date; modelId: string } } => {
+  const begin = (options: AiSdkCallOptions): { generation: Generation; warnings: AiSdkWarning[]; head: AiSdkResponse } => {
     options.abortSignal?.throwIfAborted();
     const warnings = warningsOf(options);
     const prompt = promptOf(options.prompt, model.info.hasChatTemplate, warnings);
