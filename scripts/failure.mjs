@@ -3,7 +3,7 @@
  * The one error type of the commands, and the way every command ends.
  *
  * A `Failure` has a stable `code`. Codes of the package itself (`bad_model_file`, `no_adapter`, …, see `src/error.rs`) pass
- * through unchanged; the commands add `setup_failed`, `build_failed`, `browser_failed` and `browser_timeout`.
+ * through unchanged; the commands add `setup_failed`, `registry_unreachable`, `build_failed`, `browser_failed` and `browser_timeout`.
  */
 
 export class Failure extends Error {

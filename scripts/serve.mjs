@@ -51,6 +51,7 @@ const TYPES = {
  * @typedef {object} ServeOptions
  * @property {number} [port] 0 (any free one) unless told
  * @property {string} [host] 127.0.0.1 unless told
+ * @property {Record<string, string>} [headers] sent with every answer
  * @property {boolean} [isolate] send COOP and COEP, which cross-origin isolation needs
  * @property {Record<string, string>} [mounts] more files and folders: path prefix (`/model/a.gguf`, or `/model/` for a folder) → place on disk
  * @property {Record<string, string>} [pages] generated HTML documents by path
@@ -68,6 +69,7 @@ export async function serve(folder, options = {}) {
   const site = { folder, mounts: options.mounts ?? {}, pages: options.pages ?? {}, faults: options.faults ?? [] };
   const server = http.createServer((request, response) => {
     if (options.log) response.on('finish', () => options.log?.(`${response.statusCode} ${request.method} ${request.url}`));
+    for (const [name, value] of Object.entries(options.headers ?? {})) response.setHeader(name, value);
     if (options.isolate) {
       response.setHeader('Cross-Origin-Opener-Policy', 'same-origin');
       response.setHeader('Cross-Origin-Embedder-Policy', 'require-corp');

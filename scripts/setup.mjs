@@ -7,13 +7,14 @@
  * Assumed: Node and Rust. Brought: a C linker, Rust's wasm target, the development modules of package-lock.json and, for commands
  * that run a browser, Chromium, Firefox and Mesa's software Vulkan driver (Firefox and the native tests compute on it). System
  * packages come by apt-get on Debian; on other systems a missing one is named, and CHROMIUM_PATH and FIREFOX_PATH point to
- * browsers that lie elsewhere. Modules are installed without their install scripts: none of them needs one.
+ * browsers that lie elsewhere.
  */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { browserNames, findBrowser } from './browsers.mjs';
 import { Failure, runMain } from './failure.mjs';
+import { installModules } from './modules.mjs';
 import { parseOptions } from './options.mjs';
 import { outputOf, root, runProgram, say, which } from './programs.mjs';
 
@@ -47,7 +48,7 @@ export async function setup({ browsers = [], vulkan = browsers.includes('firefox
   }
   await installSystemPackages(packages);
   await installRustParts(checks);
-  await installModules();
+  await installModules(root, 'the development modules');
 }
 
 /** The description file of Mesa's software Vulkan driver (lavapipe), if it is installed. */
@@ -107,36 +108,6 @@ async function installRustParts(checks) {
   if (!withRustup) throw new Failure('setup_failed', `${missing.join(' and ')} missing, and there is no rustup to add them with.`);
   say(`Adding ${missing.join(' and ')} …`);
   await runProgram('rustup', ['component', 'add', ...missing], { code: 'setup_failed' });
-}
-
-async function installModules() {
-  if (modulesAreCurrent()) return;
-  say('Installing the development modules (npm ci) …');
-  await runProgram('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'], {
-    code: 'setup_failed',
-    hint: 'Is the npm registry reachable?',
-    quiet: true,
-  });
-}
-
-/** Whether node_modules holds what package-lock.json says: npm keeps a lock of what it installed beside the modules. */
-function modulesAreCurrent() {
-  /** @param {string} file @returns {Record<string, { version?: string, optional?: boolean }> | undefined} */
-  const read = (file) => {
-    try {
-      return JSON.parse(readFileSync(path.join(root, file), 'utf8')).packages;
-    } catch {
-      return undefined;
-    }
-  };
-  const wanted = read('package-lock.json');
-  const installed = read('node_modules/.package-lock.json');
-  if (!wanted || !installed) return false;
-  return Object.entries(wanted).every(([place, { version, optional }]) => {
-    if (place === '') return true;
-    const found = installed[place];
-    return found ? found.version === version && existsSync(path.join(root, place)) : optional === true;
-  });
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {

@@ -1,10 +1,12 @@
 // @ts-check
 /**
- * `npm test`: everything, in this order: build · checks (format, lints, types) · Rust natively · the package's JavaScript in Node · both
- * browsers. Each check counts as one test. A stage that fails does not stop the ones after it, except the build.
+ * `npm test`: everything, in this order: build · checks (format, lints, types, comments) · Rust natively · the package's JavaScript in
+ * Node · both browsers · the packed package in projects of each kind. Each check counts as one test. A stage that fails does not stop the
+ * ones after it, except the build.
  *
  * The last line is the sum, `123 passed, 0 failed, 2 skipped`, read from the runners' own summaries. GPU tests run on Mesa's software
- * driver, on every machine alike; a missing adapter or browser is a failure, never a skip. `--only STAGE` runs one stage.
+ * driver, on every machine alike; a missing adapter or browser is a failure, never a skip. Only what needs a download that cannot be had is
+ * skipped. `--only STAGE` runs one stage.
  */
 import { existsSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
@@ -13,6 +15,7 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { browserNames } from './browsers.mjs';
 import { build, reportSizes } from './build.mjs';
+import { documentPackage } from './docs.mjs';
 import { describe, runMain } from './failure.mjs';
 import { parseOptions } from './options.mjs';
 import { root, runProgram, say } from './programs.mjs';
@@ -50,7 +53,22 @@ async function runChecks() {
       counts.failed++;
     }
   }
-  return counts;
+  return sum(counts, await checkReference());
+}
+
+/** That everything exported is documented; the generator that knows is a download. @returns {Promise<Counts>} */
+async function checkReference() {
+  const title = 'comments of the API';
+  try {
+    await documentPackage({ isWritten: false });
+    say(`ok: ${title}`);
+    return { passed: 1, failed: 0, skipped: 0 };
+  } catch (error) {
+    const { code, message } = describe(error);
+    const isMissing = code === 'registry_unreachable';
+    say(`${isMissing ? 'NOT CHECKED' : 'FAILED'}: ${title}: ${message}`);
+    return { passed: 0, failed: isMissing ? 0 : 1, skipped: isMissing ? 1 : 0 };
+  }
 }
 
 /** The sum of the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …` of a cargo run. @param {string} output */
@@ -144,6 +162,7 @@ const stages = {
   rust: runRust,
   js: () => runNodeTests('tests/js'),
   browser: () => runNodeTests('tests/browser'),
+  packaging: () => runNodeTests('tests/packaging'),
 };
 
 /** @param {readonly string[]} argv */

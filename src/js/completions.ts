@@ -12,29 +12,50 @@ import { nearestName } from './suggest.js';
 
 /** One turn of a conversation; a list of parts must be of texts only. */
 export interface ChatMessage {
+  /** Usually `system`, `user` or `assistant`. */
   role: string;
-  content: string | { type: 'text'; text: string }[];
+  /** What it says. */
+  content: string | ChatMessagePart[];
+}
+
+/** A part of a message. */
+export interface ChatMessagePart {
+  /** The model reads text only. */
+  type: 'text';
+  /** The text. */
+  text: string;
 }
 
 /** What to answer and how. */
 export interface ChatCompletionRequest {
+  /** The conversation so far. */
   messages: ChatMessage[];
   /** Given back in the answer; the model is the one that was loaded. */
   model?: string;
   /** Give chunks as they are written. Default `false`. */
   stream?: boolean | null;
-  stream_options?: { include_usage?: boolean } | null;
+  /** What a stream tells besides. */
+  stream_options?: {
+    /** Whether a last chunk has the usage. Default `false`. */
+    include_usage?: boolean;
+  } | null;
   /** Most tokens to write. Default 256. */
   max_completion_tokens?: number | null;
   /** The older name of `max_completion_tokens`. */
   max_tokens?: number | null;
   /** Default 1. */
   temperature?: number | null;
+  /** Sample among the likeliest tokens that together reach this probability. Default 1. */
   top_p?: number | null;
+  /** Subtracted from a token's logit for each time it was written. Default 0. */
   frequency_penalty?: number | null;
+  /** Subtracted once from the logit of every token that was written. Default 0. */
   presence_penalty?: number | null;
+  /** Added to the logits of single tokens, by token id. */
   logit_bias?: Record<string, number> | null;
+  /** The same seed, messages and options give the same answer. Default 0. */
   seed?: number | null;
+  /** End before the first of these texts. */
   stop?: string | string[] | null;
   /** Tell the log-probabilities of the answer's tokens. Default `false`. */
   logprobs?: boolean | null;
@@ -50,59 +71,121 @@ export interface ChatCompletionRequest {
 
 /** Token counts, and what drafting came to. */
 export interface CompletionUsage {
+  /** Tokens of the conversation, as the model saw it. */
   prompt_tokens: number;
+  /** Tokens of the answer. */
   completion_tokens: number;
+  /** Both together. */
   total_tokens: number;
-  /** `cached_tokens`: tokens of the prompt that were still in the cache. */
-  prompt_tokens_details: { cached_tokens: number };
-  /** Tokens that a drafter guessed rightly, and guesses that were verified in vain. */
-  completion_tokens_details: { accepted_prediction_tokens: number; rejected_prediction_tokens: number };
+  /** What the tokens of the conversation took. */
+  prompt_tokens_details: {
+    /** Those that were still in the cache. */
+    cached_tokens: number;
+  };
+  /** What the tokens of the answer took. */
+  completion_tokens_details: {
+    /** Tokens that a drafter guessed rightly. */
+    accepted_prediction_tokens: number;
+    /** Guesses that were verified in vain. */
+    rejected_prediction_tokens: number;
+  };
 }
 
 /** A token and its log-probability, before temperature and filters. */
 export interface CompletionTokenLogprob {
   /** Its text; U+FFFD where it is a part of a character. */
   token: string;
+  /** The natural logarithm of its probability. */
   logprob: number;
+  /** Its bytes, in UTF-8. */
   bytes: number[];
+}
+
+/** A token of an answer with those that were likeliest at its place. */
+export interface CompletionPlaceLogprob extends CompletionTokenLogprob {
+  /** As many as `top_logprobs` asks for, the likeliest first. */
+  top_logprobs: CompletionTokenLogprob[];
 }
 
 /** Log-probabilities of the tokens of an answer, the end token among them. */
 export interface CompletionLogprobs {
-  content: (CompletionTokenLogprob & { top_logprobs: CompletionTokenLogprob[] })[];
+  /** Place by place. */
+  content: CompletionPlaceLogprob[];
+  /** The model refuses nothing by itself. */
   refusal: null;
+}
+
+/** The message that a model answers. */
+export interface CompletionMessage {
+  /** Who speaks. */
+  role: 'assistant';
+  /** What it says. */
+  content: string;
+  /** The model refuses nothing by itself. */
+  refusal: null;
+}
+
+/** The one answer there is. */
+export interface CompletionChoice {
+  /** It is the first. */
+  index: 0;
+  /** The answer. */
+  message: CompletionMessage;
+  /** Why it ends: `length` also where the context is full. */
+  finish_reason: 'stop' | 'length';
+  /** Log-probabilities, where they were asked for. */
+  logprobs: CompletionLogprobs | null;
 }
 
 /** A whole answer. */
 export interface ChatCompletion {
+  /** Another one for every answer. */
   id: string;
+  /** Its kind in that API. */
   object: 'chat.completion';
   /** Seconds since 1970. */
   created: number;
+  /** The name that was asked for, or the loaded model's own. */
   model: string;
-  choices: [
-    {
-      index: 0;
-      message: { role: 'assistant'; content: string; refusal: null };
-      finish_reason: 'stop' | 'length';
-      logprobs: CompletionLogprobs | null;
-    },
-  ];
+  /** The answer. */
+  choices: [CompletionChoice];
+  /** Token counts. */
   usage: CompletionUsage;
+}
+
+/** What a chunk adds to the answer. */
+export interface CompletionDelta {
+  /** In the first chunk. */
+  role?: 'assistant';
+  /** The next piece of text. */
+  content?: string;
+}
+
+/** The next piece of the one answer there is. */
+export interface CompletionChunkChoice {
+  /** It is the first. */
+  index: 0;
+  /** What is added. */
+  delta: CompletionDelta;
+  /** In the last chunk: why the answer ends. */
+  finish_reason: 'stop' | 'length' | null;
+  /** Log-probabilities of the added tokens, where they were asked for. */
+  logprobs: CompletionLogprobs | null;
 }
 
 /** A piece of an answer. The first has the role, the last the reason why it ends; one of usage may follow, without a choice. */
 export interface ChatCompletionChunk {
+  /** The same for all chunks of an answer. */
   id: string;
+  /** Its kind in that API. */
   object: 'chat.completion.chunk';
+  /** Seconds since 1970, when the answer was asked for. */
   created: number;
+  /** The name that was asked for, or the loaded model's own. */
   model: string;
-  choices: {
-    index: 0;
-    delta: { role?: 'assistant'; content?: string };
-    finish_reason: 'stop' | 'length' | null;
-    logprobs: CompletionLogprobs | null;
-  }[];
+  /** The piece; none in a chunk of usage. */
+  choices: CompletionChunkChoice[];
+  /** Token counts, in the chunk behind the last one, where they were asked for. */
   usage?: CompletionUsage | null;
 }
 
@@ -168,7 +251,7 @@ async function* chunks(
   includesUsage: boolean,
 ): AsyncGenerator<ChatCompletionChunk, void> {
   const chunk = (
-    delta: { role?: 'assistant'; content?: string },
+    delta: CompletionDelta,
     finish: 'stop' | 'length' | null,
     logprobs: CompletionLogprobs | null = null,
   ): ChatCompletionChunk => ({

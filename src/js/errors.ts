@@ -35,6 +35,7 @@ export type ErrorCode = (typeof errorCodes)[number];
 
 /** Every error this package throws or rejects with. Decide by `code`; show `message`. */
 export class DraftreeError extends Error {
+  /** Tells this error from others where it came over a thread's border, and its class was lost. */
   override readonly name = 'DraftreeError';
 
   /** What went wrong, as a stable string. */

@@ -148,10 +148,12 @@ export class Generation implements AsyncIterableIterator<GenerationChunk, undefi
     );
   }
 
+  /** For `for await`. */
   [Symbol.asyncIterator](): this {
     return this;
   }
 
+  /** For `await using`: stops what is still being written. */
   async [asyncDispose](): Promise<void> {
     await this.return();
   }

@@ -1,12 +1,20 @@
 /**
- * draftree: small language models in the browser, on WebGPU.
+ * Small language models in the browser, on WebGPU: {@link load} a model, and {@link Model.generate} text with it.
+ *
+ * @module draftree
  */
 export type {
   ChatCompletion,
   ChatCompletionChunk,
   ChatCompletionRequest,
   ChatMessage,
+  ChatMessagePart,
+  CompletionChoice,
+  CompletionChunkChoice,
+  CompletionDelta,
   CompletionLogprobs,
+  CompletionMessage,
+  CompletionPlaceLogprob,
   CompletionTokenLogprob,
   CompletionUsage,
   Completions,
@@ -18,7 +26,7 @@ export type { Generation } from './generation.js';
 export { load } from './model.js';
 export type { Model } from './model.js';
 export type { CachedFile } from './cache.js';
-export type { AcceptRule, Drafter, GenerateOptions, LoadOptions, Message, ModelSource, Prompt, TreeShape } from './options.js';
+export type { AcceptRule, Drafter, GenerateOptions, HeadsSource, LoadOptions, Message, ModelSource, Prompt, TopKRule, TreeShape, TypicalRule } from './options.js';
 export type {
   AdapterInfo,
   DepthAcceptance,
@@ -27,6 +35,7 @@ export type {
   GenerationChunk,
   GenerationResult,
   GenerationStats,
+  HeadsInfo,
   LoadProgress,
   ModelInfo,
   PlaceLogprobs,

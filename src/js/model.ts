@@ -67,7 +67,10 @@ export class Model {
   /** What is known of the model. */
   readonly info: ModelInfo;
   /** The shape of OpenAI's API: `model.chat.completions.create({ messages, stream: true })`. */
-  readonly chat: { readonly completions: Completions } = { completions: new Completions(this) };
+  readonly chat: {
+    /** Answers conversations. */
+    readonly completions: Completions;
+  } = { completions: new Completions(this) };
   readonly #channel: Channel;
   /** Options of `generate` that were given to `load`. */
   readonly #defaults: GenerateOptions;

@@ -12,6 +12,7 @@ import { nearestName } from './suggest.js';
 export interface Message {
   /** Usually `system`, `user` or `assistant`; the model's chat template decides which it knows. */
   role: string;
+  /** What it says. */
   content: string;
 }
 
@@ -53,11 +54,29 @@ export type TreeShape = 'auto' | `dense:${string}` | number[][];
  * (Cai et al. 2024; by default `epsilon` 0.09, `alpha` 0.3), `topK` those among the `k` best whose score is within `tolerance` of the
  * best (Xia et al. 2023).
  */
-export type AcceptRule =
-  | 'exact'
-  | 'rejection'
-  | { typical: { epsilon?: number; alpha?: number } }
-  | { topK: { k?: number; tolerance?: number } };
+export type AcceptRule = 'exact' | 'rejection' | TypicalRule | TopKRule;
+
+/** A lossy rule: a guess passes if its probability is above the smaller of `epsilon` and `alpha` · exp(−entropy). */
+export interface TypicalRule {
+  /** The bounds. */
+  typical: {
+    /** The probability that always suffices. Default 0.09. */
+    epsilon?: number;
+    /** The share of exp(−entropy) that suffices where the model is unsure. Default 0.3. */
+    alpha?: number;
+  };
+}
+
+/** A lossy rule: a guess passes among the best, if it is not much worse than the best of all. */
+export interface TopKRule {
+  /** The bounds. */
+  topK: {
+    /** Among so many. Default 3. */
+    k?: number;
+    /** With a score so much below the best at most. Default 1. */
+    tolerance?: number;
+  };
+}
 
 /** Options of `load`. */
 export interface LoadOptions {

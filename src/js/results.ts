@@ -8,7 +8,9 @@ export type TokenSource = 'plain' | Drafter;
 
 /** A token and the natural logarithm of its probability. */
 export interface TokenLogprob {
+  /** Its id. */
   token: number;
+  /** At most 0. */
   logprob: number;
 }
 
@@ -45,8 +47,11 @@ export type FinishReason =
 
 /** Token counts of a generation. */
 export interface Usage {
+  /** Tokens of the prompt, as the model saw it. */
   promptTokens: number;
+  /** Tokens written. */
   completionTokens: number;
+  /** Both together. */
   totalTokens: number;
   /** Prompt tokens whose keys and values were still in the cache from the generation before, so that no pass was spent on them. */
   reusedPromptTokens: number;
@@ -73,7 +78,7 @@ export interface DraftStats {
   /** Rows (nodes of the tree, the root included) of the passes in order, equal ones in a row as `[rows, passes]`. */
   rowsPerStep: [rows: number, passes: number][];
   /** By drafter, from depth 1. */
-  acceptance: { [drafter in Drafter]?: DepthAcceptance[] };
+  acceptance: Partial<Record<Drafter, DepthAcceptance[]>>;
   /** Written tokens by where they came from. */
   tokensBySource: Record<TokenSource, number>;
   /** Milliseconds of a pass by its number of rows, as measured when the model was loaded, or on an earlier visit. */
@@ -125,13 +130,17 @@ export interface GenerationResult {
   logprobs?: PlaceLogprobs[];
   /** The prompt as the model saw it: after the chat template, with the beginning-of-text token where the model wants one. */
   promptTokens: number[];
+  /** Why it ended. */
   finishReason: FinishReason;
+  /** Token counts. */
   usage: Usage;
+  /** Measurements. */
   stats: GenerationStats;
 }
 
 /** The GPU a model runs on, as far as the browser tells. */
 export interface AdapterInfo {
+  /** Its name. */
   description: string;
   /** What the description came through, such as `webgpu`. */
   backend: string;
@@ -149,8 +158,11 @@ export interface ModelInfo {
   parameters: number;
   /** Most tokens a prompt and its continuation can have together. */
   contextLength: number;
+  /** Number of tokens there are. */
   vocabSize: number;
+  /** Number of layers. */
   layers: number;
+  /** Numbers in the state of a token between two layers. */
   hiddenSize: number;
   /** Whether {@link Model.generate} accepts messages. Base models continue plain text only. */
   hasChatTemplate: boolean;
@@ -158,6 +170,7 @@ export interface ModelInfo {
   format: string;
   /** How the weights lie in the file, such as `Q4_1`. */
   quantisation: string;
+  /** The GPU it runs on. */
   adapter: AdapterInfo;
   /** Time to bring the weights to the GPU, in milliseconds, without the download. */
   loadMs: number;

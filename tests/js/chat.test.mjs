@@ -4,23 +4,14 @@
  */
 import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, test } from 'node:test';
-import { Channel } from '../../pkg/channel.js';
-import { Host } from '../../pkg/host.js';
-import { Model } from '../../pkg/model.js';
+import { echoModel } from './echo_model.mjs';
 import { core } from './fake_core.mjs';
 
 /** @type {import('../../pkg/index.js').Model} */
 let model;
 
 before(async () => {
-  /** @type {any} */
-  const port = { close() {} };
-  port.connect = (/** @type {(message: unknown) => void} */ receive) => {
-    const host = new Host((message) => setImmediate(() => receive(structuredClone(message))), /** @type {any} */ (core));
-    port.post = (/** @type {any} */ message) => setImmediate(() => host.receive(structuredClone(message)));
-  };
-  const channel = new Channel(port);
-  model = new /** @type {any} */ (Model)(channel, await channel.load({ source: { kind: 'local', files: [] }, heads: null, cache: false }).info);
+  model = await echoModel();
 });
 after(() => model.dispose());
 afterEach(() => {

@@ -33,7 +33,7 @@ export const core = {
       return new Model();
     }
     info() {
-      return { name: 'echo', version: '0', contextLength: 200, adapter: { description: 'none' }, drafters: ['ngram'], passMs: { 1: 1, 4: 2 } };
+      return { name: 'echo', version: '0', contextLength: 200, hasChatTemplate: true, adapter: { description: 'none' }, drafters: ['ngram'], passMs: { 1: 1, 4: 2 } };
     }
     /** @param {string} text */
     tokenize(text) {

@@ -1,0 +1,5 @@
+import { Writer } from './writer.js';
+
+export default function Page() {
+  return <Writer />;
+}

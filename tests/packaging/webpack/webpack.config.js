@@ -1,0 +1,1 @@
+export default { mode: 'production', entry: './src/index.js' };
