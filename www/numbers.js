@@ -3,8 +3,9 @@
  * The panel of numbers: counted on the page while the model writes, taken from the result when it has written.
  */
 import { byId } from './elements.js';
+import { amount, duration, megabytes, rate } from './figures.js';
 
-/** @import { GenerationResult, ModelInfo } from '../pkg/index.js' */
+/** @import { GenerationResult, ModelInfo } from './pkg/index.js' */
 
 const speed = byId('speed', HTMLElement);
 const tokensPerPass = byId('tokens-per-pass', HTMLElement);
@@ -60,26 +61,4 @@ export function showModel(info) {
   facts.textContent =
     `${info.layers} layers of ${info.hiddenSize} · ${amount(info.parameters)} weights as ${info.quantisation} · ` +
     `${megabytes(info.weightBytes)} on the GPU · context ${info.contextLength.toLocaleString('en')}`;
-}
-
-/** @param {number} bytes */
-export function megabytes(bytes) {
-  const mega = bytes / 1e6;
-  return `${mega.toFixed(mega < 10 ? 1 : 0)} MB`;
-}
-
-/** @param {number} count */
-function amount(count) {
-  if (count >= 1e9) return `${(count / 1e9).toFixed(1)} billion`;
-  return count >= 1e6 ? `${Math.round(count / 1e6)} million` : count.toLocaleString('en');
-}
-
-/** @param {number} milliseconds */
-function duration(milliseconds) {
-  return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
-}
-
-/** @param {number} perSecond */
-function rate(perSecond) {
-  return perSecond.toFixed(perSecond < 100 ? 1 : 0);
 }

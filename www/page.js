@@ -4,18 +4,19 @@
  *
  * The page holds one model and at most one generation. While another model loads the old one stays, so a failed load costs nothing.
  */
-import { DraftreeError, load, modelCache } from '../pkg/index.js';
+import { DraftreeError, load, modelCache } from './pkg/index.js';
 import { announce, byId, create } from './elements.js';
 import { chooseFiles, onFiles } from './files.js';
-import { hideFault, hideLoading, showFault, showLoading, showProgress } from './loading.js';
+import { hideFault, showFault } from './faults.js';
+import { hideLoading, showLoading, showProgress } from './loading.js';
 import { showModel, showResult, startCounting } from './numbers.js';
 import { readSettings } from './settings.js';
 import { clearSources, countSources, showDrafters } from './sources.js';
 import { Entry, clearTranscript, showWhenEmpty } from './transcript.js';
 
-/** @import { Generation, Message, Model, ModelSource } from '../pkg/index.js' */
+/** @import { Generation, Message, Model, ModelSource } from './pkg/index.js' */
 
-const stories = new URL('../models/stories260K/stories260K-q8_0.gguf', import.meta.url);
+const stories = new URL('./models/stories260K/stories260K-q8_0.gguf', import.meta.url);
 const smollm = 'HuggingFaceTB/SmolLM2-135M-Instruct';
 
 const storyBeginnings = ['Once upon a time', 'Lily and Ben went to the park.', 'There was a little dog named Max.', 'One day, a big bird'];

@@ -4,7 +4,7 @@
  */
 import { byId, create } from './elements.js';
 
-/** @import { Drafter, ModelInfo, TokenSource } from '../pkg/index.js' */
+/** @import { Drafter, ModelInfo, TokenSource } from './pkg/index.js' */
 
 const paper = byId('paper', HTMLElement);
 const legend = byId('legend', HTMLElement);

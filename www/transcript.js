@@ -5,7 +5,7 @@
 import { byId, create } from './elements.js';
 import { piece } from './sources.js';
 
-/** @import { FinishReason, GenerationChunk, TokenSource } from '../pkg/index.js' */
+/** @import { FinishReason, GenerationChunk, TokenSource } from './pkg/index.js' */
 
 const transcript = byId('transcript', HTMLElement);
 

@@ -1,0 +1,3 @@
+// @ts-check
+/** The pages' texts in Chinese, by their English. @type {Record<string, string>} */
+export const zh = {};
