@@ -20,6 +20,7 @@ import { readZipEntry } from './unzip.mjs';
  * @property {string} title
  * @property {string} licence
  * @property {string} [embedded] the file inside the project; nothing is fetched
+ * @property {string} [heads] draft heads inside the project, for a model that is fetched
  * @property {number} [size] bytes
  * @property {string} [sha256]
  * @property {string} [home] URL at the publisher's
@@ -218,5 +219,17 @@ export async function resolveModel(model, prefix) {
     throw unknownModel(model);
   }
   const mount = found.isDirectory() ? prefix : `${prefix}${path.basename(file)}`;
-  return { source: (serverUrl) => serverUrl + mount.split('/').map(encodeURIComponent).join('/'), mounts: { [mount]: file }, file };
+  const heads = await headsOf(model, file);
+  const mounts = { [mount]: file, ...(heads === undefined ? {} : { [headsBeside(mount)]: heads }) };
+  return { source: (serverUrl) => serverUrl + mount.split('/').map(encodeURIComponent).join('/'), mounts, file };
+}
+
+/** Where draft heads of a model in one file lie: `name.heads.safetensors` beside `name.gguf`. @param {string} file */
+const headsBeside = (file) => file.replace(/\.gguf$/i, '.heads.safetensors');
+
+/** The draft heads that the project has for a known model, or that lie beside a file. @param {string} model @param {string} file */
+async function headsOf(model, file) {
+  const own = Object.hasOwn(knownModels, model) ? knownModels[model]?.heads : undefined;
+  const heads = own === undefined ? headsBeside(file) : path.join(root, own);
+  return heads !== file && (await stat(heads).catch(() => undefined))?.isFile() ? heads : undefined;
 }

@@ -59,9 +59,7 @@ async function open(from, name, choice) {
   showLoading(name);
   announce(`Loading ${name}.`);
   try {
-    // The stories' own model has no draft heads: looking for them would be a request that fails.
-    const heads = from === stories ? null : 'auto';
-    const next = await load(from, { heads, onProgress: showProgress, signal: abort.signal });
+    const next = await load(from, { onProgress: showProgress, signal: abort.signal });
     await generation?.abort();
     void model?.dispose();
     model = next;

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answers::{failed, place};
+use super::answers::{Answer, failed, place};
 use crate::engine::TextParts;
 use crate::error::{Error, ErrorCode, Result};
-use crate::tokenizer::Message;
+use crate::tokenizer::{Message, Tokenizer};
 
 /// One prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,10 +113,31 @@ fn conversation(mut messages: Vec<JsonMessage>) -> Option<Content> {
     Some(Content::Turns { before: before.collect(), turns })
 }
 
+/// The category of what the model invents.
+const OWN: &str = "own";
+
+/// Texts to go on from, for a model that only continues: the first sentence of each text that it invented, and the fifth. A sentence has
+/// more than 20 characters and less than 200.
+pub fn openings(answers: &[Answer], tokenizer: &Tokenizer) -> Vec<Prompt> {
+    let invented = answers.iter().filter(|answer| answer.category == OWN);
+    let of_one = invented.flat_map(|answer| {
+        let text = tokenizer.decode(&answer.tokens, true);
+        let sentences: Vec<&str> = text.split_inclusive('.').map(str::trim).collect();
+        let fit = |place: usize| {
+            let sentence = *sentences.get(place)?;
+            let content = Content::Text(sentence.to_owned());
+            let fits = sentence.ends_with('.') && (21..200).contains(&sentence.chars().count());
+            fits.then(|| Prompt { id: format!("{}-go-{place}", answer.id), category: "openings".to_owned(), content })
+        };
+        [0, 4].into_iter().filter_map(fit).collect::<Vec<_>>()
+    });
+    of_one.collect()
+}
+
 impl Prompt {
     /// A prompt that the model invents.
     pub fn invented(number: usize) -> Self {
-        Self { id: format!("own-{number}"), category: "own".to_owned(), content: Content::Invented }
+        Self { id: format!("own-{number}"), category: OWN.to_owned(), content: Content::Invented }
     }
 
     /// Answers that it asks for.

@@ -28,14 +28,14 @@ const samplings = [
   { temperature: 0.7, minP: 0.05, repetitionPenalty: 1.2, frequencyPenalty: 0.2, presencePenalty: 0.1, logitBias: { 261: 1.5 }, seed: 5 },
   { repetitionPenalty: 1.1, presencePenalty: 0.3 },
 ];
-const drafters = ['ngram', 'recycling', ['ngram', 'recycling'], 'auto'];
+const drafters = ['medusa', 'ngram', 'recycling', ['ngram', 'recycling'], 'auto'];
 /** A binary tree, one that Medusa published the like of, a chain, and grown ones. @type {Options[]} */
 const trees = [
   {},
   { tree: 'dense:2,2,2' },
   { tree: [[0], [0, 0], [1], [0, 1], [2], [0, 0, 0], [1, 0], [3], [0, 0, 1], [0, 0, 0, 0]] },
   { maxNodes: 64 },
-  { tree: [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]] },
+  { tree: [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]] },
   { maxNodes: 3 },
 ];
 
@@ -151,14 +151,17 @@ for (const browser of browserNames) {
     test('what cannot be drafted with is refused, naming what is wrong', async () => {
       for (const [options, message] of /** @type {[Options, RegExp][]} */ ([
         [{ draft: 'ngrams' }, /did you mean "ngram"/],
-        [{ draft: 'medusa' }, /medusa has nothing to work with/],
         [{ tree: [[0], [1, 0]] }, /its parent \[1\] is not/],
         [{ tree: 'dense:8,8' }, /more than 64/],
+        [{ draft: 'medusa', tree: 'dense:1,1,1,1,1' }, /deepest node is at depth 5, but the draft heads guess 4/],
         [{ maxNodes: 65 }, /from 1 to 64/],
       ])) {
         await assert.rejects(generate(model, 'x', options), (/** @type {any} */ error) => error.code === 'invalid_option' && message.test(error.message));
       }
-      assert.deepEqual(model.info['drafters'], ['ngram', 'recycling']);
+      assert.deepEqual(model.info['drafters'], ['medusa', 'ngram', 'recycling']);
+      const bare = await HeadlessModel.load(session, session.server.url + stories, { options: { heads: null } });
+      assert.deepEqual(bare.info['drafters'], ['ngram', 'recycling']);
+      await assert.rejects(generate(bare, 'x', { draft: 'medusa' }), { code: 'invalid_option', message: /medusa has nothing to work with/ });
       assert.deepEqual(session.page.errors, []);
     });
   });

@@ -95,7 +95,7 @@ for (const browserName of browserNames) {
           });
         };
         const options = await page.evaluate(() => [...document.querySelectorAll('#draft option')].map((option) => /** @type {any} */ (option).value));
-        assert.deepEqual(options, ['auto', 'none', 'ngram', 'recycling']);
+        assert.deepEqual(options, ['auto', 'none', 'medusa', 'ngram', 'recycling']);
         const drafted = await write('ngram', 2);
         assert.ok(drafted.marked > 0 && drafted.titles);
         assert.equal(Object.values(drafted.counts).reduce((a, b) => a + b, 0), drafted.tokens);

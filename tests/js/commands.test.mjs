@@ -8,7 +8,7 @@ import { describe, test } from 'node:test';
 import { draftOptions, readTree } from '../../scripts/drafting.mjs';
 import { generateOptions, parseRows, readRows, specs } from '../../scripts/generate.mjs';
 import { stepsToCompare } from '../../scripts/golden.mjs';
-import { resolveHeads } from '../../scripts/models.mjs';
+import { resolveHeads, resolveModel } from '../../scripts/models.mjs';
 import { nearest, parseOptions } from '../../scripts/options.mjs';
 import { root } from '../../scripts/programs.mjs';
 import { readTasks } from '../../scripts/tasks.mjs';
@@ -94,6 +94,17 @@ describe('draft heads', () => {
     assert.deepEqual((await resolveHeads('none')).options(''), { heads: null });
     assert.deepEqual((await resolveHeads(undefined)).options(''), {});
     await assert.rejects(resolveHeads('nowhere/heads.safetensors'), failure(/there is no file nowhere/, 'load_failed'));
+  });
+});
+
+describe('models', () => {
+  test('draft heads beside a file are served with it', async () => {
+    const { mounts, file } = await resolveModel('stories260k', '/model/');
+    assert.deepEqual(Object.keys(mounts), ['/model/stories260K-q8_0.gguf', '/model/stories260K-q8_0.heads.safetensors']);
+    assert.equal(mounts['/model/stories260K-q8_0.heads.safetensors'], file?.replace('.gguf', '.heads.safetensors'));
+    assert.deepEqual((await resolveModel(root, '/model/')).mounts, { '/model/': root.replace(/\/$/, '') });
+    const alone = path.join(root, 'package.json');
+    assert.deepEqual((await resolveModel(alone, '/model/')).mounts, { '/model/package.json': alone });
   });
 });
 

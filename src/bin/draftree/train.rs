@@ -17,7 +17,7 @@ use draftree::train::distill::{DistillOptions, distill};
 use draftree::train::endpoint::{Endpoint, answer_by_endpoint};
 use draftree::train::extract::{ExtractOptions, extract, states_header};
 use draftree::train::overlap::Evaluation;
-use draftree::train::prompts::{Prompt, read_prompts};
+use draftree::train::prompts::{Prompt, openings, read_prompts};
 use draftree::train::states::StatesWriter;
 use draftree::train::target::Target;
 
@@ -59,6 +59,9 @@ struct DataArgs {
     /// without it (and without --answers) the model invents them.
     #[arg(long)]
     prompts: Vec<PathBuf>,
+    /// Go on from sentences of the texts that the model invented in an earlier run, each a prompt: for models without a chat template.
+    #[arg(long, conflicts_with_all = ["prompts", "answers", "endpoint"])]
+    openings: bool,
     /// Answers that were made elsewhere, a JSON object a line: {"id", "prompt_ids", "ids"}, or {"id", "prompt", "answer"} as text. May be
     /// given several times; an id that is there already is skipped.
     #[arg(long)]
@@ -110,7 +113,10 @@ struct DataArgs {
 }
 
 impl DataArgs {
-    fn prompts(&self, text: &TextParts) -> Result<Vec<Prompt>> {
+    fn prompts(&self, text: &TextParts, before: &[Answer]) -> Result<Vec<Prompt>> {
+        if self.openings {
+            return Ok(openings(before, &text.tokenizer));
+        }
         if self.prompts.is_empty() && self.answers.is_empty() {
             return Ok((0..self.limit.unwrap_or(1000)).map(Prompt::invented).collect());
         }
@@ -206,7 +212,7 @@ fn make_answers(args: &DataArgs, model: &Model, evaluation: &Evaluation, work: &
         let read = read_answers(path, &model.text, model.checkpoint.config.vocab_size)?;
         take_over(read, &mut answers, model, evaluation)?;
     }
-    let mut prompts = args.prompts(&model.text)?;
+    let mut prompts = args.prompts(&model.text, answers.answers())?;
     let overlaps = evaluation.exclude(&mut prompts, |prompt| evaluation.prompt_overlap(prompt));
     if overlaps.total() > 0 {
         tell(&format!("prompts: {overlaps} left out since they overlap with the evaluation"));

@@ -5,7 +5,7 @@ use crate::model::Checkpoint;
 use crate::model::files::FileSource;
 use crate::tokenizer::ChatTemplate;
 use crate::train::answers::read_answers;
-use crate::train::prompts::{end_of_turn, read_prompts};
+use crate::train::prompts::{Content, end_of_turn, openings, read_prompts};
 
 /// A template that a tiny model knows nothing of, but follows all the same.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n</s>{% endfor %}\
@@ -212,4 +212,32 @@ fn answers_of_others_are_read_by_id_and_by_text() {
     assert_eq!((&*answers[2].id, &*answers[2].category, answers[2].ended), ("3", "c", true));
     assert_eq!(answers[2].tokens, [&answers[1].tokens[..], &[end_of_turn(&text).unwrap()]].concat());
     assert_eq!(end_of_turn(&text), Some(2));
+}
+
+#[test]
+fn a_model_goes_on_from_sentences_of_its_own() {
+    let Model { text, .. } = stories(None);
+    let answer = |id: &str, category: &str, written: &str| Answer {
+        id: id.into(),
+        category: category.into(),
+        prompt: vec![1],
+        tokens: text.tokenizer.encode(written, false).unwrap(),
+        ended: true,
+    };
+    let story = "One day a boy saw a dog. It ran. It sat. He smiled. Then they played in the park all day. The end of it is cut o";
+    let written = [
+        answer("own-0", "own", story),
+        answer("own-1", "own", "It ran. A text with one sentence that is not first."),
+        answer("p", "stories", story),
+    ];
+    let found = openings(&written, &text.tokenizer);
+    let found: Vec<_> = found.iter().map(|prompt| (&*prompt.id, prompt.content.clone())).collect();
+    let sentence = |text: &str| Content::Text(text.to_owned());
+    assert_eq!(
+        found,
+        [
+            ("own-0-go-0", sentence("One day a boy saw a dog.")),
+            ("own-0-go-4", sentence("Then they played in the park all day.")),
+        ]
+    );
 }
