@@ -11,6 +11,7 @@ import { createHash } from 'node:crypto';
 import { copyFile, mkdir, readFile, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
 import zlib from 'node:zlib';
 import { Failure, runMain } from './failure.mjs';
 import { parseOptions } from './options.mjs';
@@ -90,11 +91,31 @@ export async function measurePage(page) {
   return { page, files: sizes.length, raw: sum(({ length }) => length), gzip: sum((bytes) => zlib.gzipSync(bytes, { level: 9 }).length) };
 }
 
-/** Prints what the pages' own JavaScript comes to, and fails if it is too much. */
+/**
+ * Bytes of a first visit to a page, compressed where a server would: markup, styles, its own JavaScript, the package, the embedded model.
+ * @param {string} page
+ */
+async function measureVisit(page) {
+  const html = await readFile(path.join(siteFolder, page), 'utf8');
+  const styles = [...html.matchAll(/<link rel="stylesheet" href="([^"]+)"/g)].map(([, name = '']) => name);
+  const { files } = await listSite();
+  const shared = files.filter((name) => name.startsWith('pkg/') || name.startsWith('models/'));
+  const sizes = await Promise.all([page, ...styles, ...shared].map(async (name) => {
+    const bytes = await readFile(path.join(siteFolder, name));
+    return name.startsWith('models/') ? bytes.length : (await promisify(zlib.gzip)(bytes, { level: 9 })).length;
+  }));
+  return sizes.reduce((sum, size) => sum + size, (await measurePage(page)).gzip);
+}
+
+/** Prints what a visit and the pages' own JavaScript come to, and fails if the latter is too much. */
 export async function reportPages() {
   for (const name of pageNames) {
     const { files, raw, gzip } = await measurePage(name);
-    say(`www/${name}: ${files} modules, ${raw.toLocaleString('en')} bytes, ${gzip.toLocaleString('en')} with gzip, beside the package`);
+    const visit = await measureVisit(name);
+    say(
+      `www/${name}: ${files} modules, ${raw.toLocaleString('en')} bytes, ${gzip.toLocaleString('en')} with gzip, beside the package; ` +
+        `a first visit downloads ${(visit / 1e6).toFixed(2)} MB, package and embedded model included`,
+    );
     if (gzip > LIMIT_PAGE_BYTES) {
       throw new Failure('build_failed', `The JavaScript of www/${name} is ${gzip} bytes with gzip; the limit is ${LIMIT_PAGE_BYTES}.`);
     }

@@ -104,12 +104,11 @@ const fade = (of, opacity) => (opacity < 1 ? `color-mix(in srgb, ${of} ${opacity
 /**
  * Lines over numbers.
  * @param {HTMLElement} host @param {readonly number[]} xs @param {readonly LineSeries[]} series
- * @param {{ fromZero?: boolean, most?: number, height?: number, right?: readonly string[] }} [options] `right` names lines with an axis of their own
+ * @param {{ most?: number, height?: number, right?: readonly string[], marks?: boolean }} [options] `right` names lines with an axis of their own; `marks` are on each point
  */
-export function drawLines(host, xs, series, { fromZero = true, most, height = 220, right = [] } = {}) {
+export function drawLines(host, xs, series, { most, height = 220, right = [], marks = xs.length < 20 } = {}) {
   const { axis, ...shared } = frame(host, height);
-  const range = /** @type {uPlot.Range.Function} */ ((_, low, high) => [fromZero ? 0 : low, most ?? ((high || 1) * 1.08)]);
-  const isShort = xs.length < 20;
+  const range = /** @type {uPlot.Range.Function} */ ((_, _low, high) => [0, most ?? ((high || 1) * 1.08)]);
   const isRight = (/** @type {string} */ name) => right.includes(name);
   return draw(
     host,
@@ -117,7 +116,7 @@ export function drawLines(host, xs, series, { fromZero = true, most, height = 22
       ...shared,
       scales: { x: { time: false }, y: { range }, ...(right.length > 0 && { right: { range } }) },
       axes: [
-        { ...axis, grid: { show: false }, size: 28, ...(isShort && { splits: () => [...xs] }) },
+        { ...axis, grid: { show: false }, size: 28, ...(marks && { splits: () => [...xs] }) },
         { ...axis, size: 44 },
         ...(right.length > 0 ? [{ ...axis, scale: 'right', side: /** @type {const} */ (1), size: 36, grid: { show: false } }] : []),
       ],
@@ -129,7 +128,7 @@ export function drawLines(host, xs, series, { fromZero = true, most, height = 22
           stroke: colour(COLOURS[at % COLOURS.length] ?? '--leaf'),
           width: 2,
           ...(isOther || isRight(name) ? { dash: [5, 4] } : {}),
-          points: { show: isShort, size: 6 },
+          points: { show: marks, size: 6 },
           spanGaps: true,
         })),
       ],

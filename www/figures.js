@@ -11,8 +11,7 @@ export function megabytes(bytes) {
 
 /** @param {number} count */
 export function amount(count) {
-  if (count >= 1e9) return `${(count / 1e9).toFixed(1)} billion`;
-  return count >= 1e6 ? `${Math.round(count / 1e6)} million` : count.toLocaleString('en');
+  return new Intl.NumberFormat('en', { notation: 'compact' }).format(count);
 }
 
 /** @param {number} milliseconds */

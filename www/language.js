@@ -15,11 +15,23 @@ const ATTRIBUTES = /** @type {const} */ ([['tLabel', 'data-t-label', 'aria-label
 /** @type {Language} */
 let language = initial();
 
-/** @returns {Language} */
+/** The choice of an earlier visit, else the browser's language. @returns {Language} */
 function initial() {
-  const stored = localStorage.getItem(STORED);
-  if (stored === 'en' || stored === 'zh') return stored;
+  try {
+    const stored = localStorage.getItem(STORED);
+    if (stored === 'en' || stored === 'zh') return stored;
+  } catch {
+    // A browser that keeps nothing has the choice forgotten.
+  }
   return navigator.language.toLowerCase().startsWith('zh') ? 'zh' : 'en';
+}
+
+function remember() {
+  try {
+    localStorage.setItem(STORED, language);
+  } catch {
+    // As above.
+  }
 }
 
 /** A text in the chosen language. @param {string} english @param {Values} [values] */
@@ -34,6 +46,13 @@ export function put(element, english, values) {
   if (values === undefined) delete element.dataset['tValues'];
   else element.dataset['tValues'] = JSON.stringify(values);
   element.textContent = t(english, values);
+}
+
+/** Sets an element's text to one that is the same in every language. @param {HTMLElement} element @param {string} text */
+export function putPlain(element, text) {
+  delete element.dataset['t'];
+  delete element.dataset['tValues'];
+  element.textContent = text;
 }
 
 /** Sets an element's title like `put` its text. @param {HTMLElement} element @param {string} english */
@@ -68,7 +87,7 @@ export function switchLanguageBy(button) {
   };
   button.addEventListener('click', () => {
     language = language === 'zh' ? 'en' : 'zh';
-    localStorage.setItem(STORED, language);
+    remember();
     show();
     dispatchEvent(new Event('languagechange'));
   });

@@ -4,6 +4,7 @@
  */
 import { byId } from './elements.js';
 import { amount, duration, megabytes, rate } from './figures.js';
+import { put, putPlain } from './language.js';
 
 /** @import { GenerationResult, ModelInfo } from './pkg/index.js' */
 
@@ -26,7 +27,7 @@ export function startCounting() {
   let shown = 0;
   let written = 0;
   let chunks = 0;
-  for (const element of [speed, tokensPerPass, tokens, passes, firstToken, reused]) element.textContent = '–';
+  for (const element of [speed, tokensPerPass, tokens, passes, firstToken, reused]) putPlain(element, '–');
   return (more) => {
     const now = performance.now();
     if (chunks === 0) {
@@ -47,7 +48,7 @@ export function startCounting() {
 /** @param {GenerationResult} result */
 export function showResult({ usage, stats }) {
   tokens.textContent = usage.completionTokens.toLocaleString('en');
-  reused.textContent = `${usage.reusedPromptTokens} of ${usage.promptTokens}`;
+  put(reused, '{reused} of {all}', { reused: usage.reusedPromptTokens, all: usage.promptTokens });
   passes.textContent = stats.passes.toLocaleString('en');
   firstToken.textContent = duration(stats.timeToFirstTokenMs);
   if (stats.passes > 0) tokensPerPass.textContent = stats.tokensPerPass.toFixed(2);
@@ -57,8 +58,15 @@ export function showResult({ usage, stats }) {
 /** @param {ModelInfo} info */
 export function showModel(info) {
   const { description, software } = info.adapter;
-  adapter.textContent = `GPU: ${description || 'one that the browser does not name'}${software ? ' (software)' : ''}`;
-  facts.textContent =
-    `${info.layers} layers of ${info.hiddenSize} · ${amount(info.parameters)} weights as ${info.quantisation} · ` +
-    `${megabytes(info.weightBytes)} on the GPU · context ${info.contextLength.toLocaleString('en')}`;
+  const values = { name: description };
+  if (description === '') put(adapter, 'GPU: one that the browser does not name');
+  else put(adapter, software ? 'GPU: {name} (software)' : 'GPU: {name}', values);
+  put(facts, '{layers} layers of {size} · {weights} weights as {kind} · {memory} on the GPU · context {context}', {
+    layers: info.layers,
+    size: info.hiddenSize,
+    weights: amount(info.parameters),
+    kind: info.quantisation,
+    memory: megabytes(info.weightBytes),
+    context: info.contextLength.toLocaleString('en'),
+  });
 }

@@ -62,7 +62,7 @@ for (const browserName of browserNames) {
 
     test('measures to the end, with the same tokens', async () => {
       await choose(['ngram']);
-      assert.equal(await page.evaluate(() => document.querySelector('#amount')?.textContent), '1 variants × 1 prompts × 1');
+      assert.equal(await page.evaluate(() => document.querySelector('#amount')?.textContent), 'variants: 1 · prompts: 1 · repeats: 1');
       await page.puppeteer.click('#run');
       await page.puppeteer.waitForFunction(() => document.querySelector('#status')?.textContent === 'Measured.', { timeout: 200_000 });
       const [speed = []] = await rowsOf('Speed');

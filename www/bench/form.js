@@ -70,7 +70,7 @@ function showAmount() {
   const count = variants(fields).length;
   const repeats = Number(fields.get('repeats'));
   const prompts = fields.getAll('category').length * Number(fields.get('perCategory'));
-  put(amount, '{variants} variants × {prompts} prompts × {repeats}', { variants: count, prompts, repeats });
+  put(amount, 'variants: {variants} · prompts: {prompts} · repeats: {repeats}', { variants: count, prompts, repeats });
 }
 
 /**
@@ -101,7 +101,7 @@ export function chosenModel() {
 /**
  * The plan for a loaded model.
  * @param {ModelInfo} info
- * @returns {Promise<{ plan: Plan, prompts: string }>}
+ * @returns {Promise<{ plan: Plan, prompts: string, missing: string[] }>} `missing` are drafters that were chosen and that the model does not have
  */
 export async function readPlan({ hasChatTemplate, drafters }) {
   const fields = new FormData(form);
@@ -110,7 +110,9 @@ export async function readPlan({ hasChatTemplate, drafters }) {
   const known = all.map(({ category }) => category);
   const wanted = fields.getAll('category').map(String).filter((category) => known.includes(category));
   if (wanted.length === 0) throw invalid(`No prompts are chosen for this model: choose at least one category of ${[...new Set(known)].join(', ')}.`);
-  const chosen = variants(fields).filter(({ options: { draft } }) => draft === 'auto' || drafters.includes(/** @type {Drafter} */ (draft)));
+  const has = (/** @type {unknown} */ draft) => draft === 'auto' || drafters.includes(/** @type {Drafter} */ (draft));
+  const chosen = variants(fields).filter(({ options: { draft } }) => has(draft));
+  const missing = fields.getAll('draft').filter((draft) => !has(draft)).map(String);
   if (chosen.length === 0) throw invalid(`Nothing is chosen to compare: choose a size of trees, and a drafter that this model has: auto, ${drafters.join(', ')}.`);
   const set = hasChatTemplate ? 'repetitive' : 'repetitive-stories';
   /** @type {GenerateOptions} */
@@ -124,7 +126,7 @@ export async function readPlan({ hasChatTemplate, drafters }) {
     sizes: SIZES,
     options,
   };
-  return { plan, prompts: set };
+  return { plan, prompts: set, missing };
 }
 
 /** @param {() => void} run */

@@ -52,14 +52,15 @@ async function start() {
 
 /** @param {PageRunner} runner @param {string} model @param {AbortSignal} signal */
 async function measureWith(runner, model, signal) {
-  const { plan, prompts } = await readPlan(runner.info);
+  const { plan, prompts, missing } = await readPlan(runner.info);
   const browser = await browserName();
   /** @type {Measured} */
   const measured = { rows: [], passes: [], loadMs: [] };
   const began = performance.now();
   let complete = false;
   const report = () => showReport(makeReport(runner.info, plan, measured, { model, browser, prompts, complete, date: new Date() }));
-  put(stage, 'Measuring');
+  if (missing.length === 0) put(stage, 'Measuring');
+  else put(stage, 'Measuring, without {drafters}, which this model does not have', { drafters: missing.join(', ') });
   running.hidden = false;
   try {
     for await (const step of measure(runner, plan, measured)) {
