@@ -153,7 +153,7 @@ impl DraftControl {
     /// Knows what passes cost, and of drafters only what the heads' own file says.
     pub fn new(costs: PassCosts, heads: Option<&DraftHeads>) -> Self {
         Self {
-            controller: Controller::new(costs),
+            controller: Controller::new(costs, heads.map_or(&[], |heads| &heads.tree_tokens)),
             calibration: Calibration::of(heads),
             records: 0,
             efforts: Efforts::default(),

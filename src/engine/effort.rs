@@ -47,6 +47,8 @@ const BETWEEN: [u32; 2] = [192, 512];
 const CLEARLY: f64 = 1.15;
 /// Steps that make one observation.
 const OBSERVED: u32 = 16;
+/// The first steps of a kind, which may wait for what is made when it is first used, and tell nothing.
+const WARM_UP: u32 = 6;
 /// Weight of the newest observation.
 const LEARNING: f64 = 0.5;
 
@@ -60,6 +62,7 @@ pub struct Efforts {
     /// Tokens per millisecond, by effort.
     rates: [Option<f64>; Effort::ALL.len()],
     observed: [Observed; Effort::ALL.len()],
+    seen: [u32; Effort::ALL.len()],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -107,6 +110,10 @@ impl Efforts {
     /// A step of one kind brought so many tokens and took so long.
     pub fn observe(&mut self, effort: Effort, tokens: usize, ms: f64) {
         let kind = effort as usize;
+        self.seen[kind] = self.seen[kind].saturating_add(1);
+        if self.seen[kind] <= WARM_UP {
+            return;
+        }
         let observed = &mut self.observed[kind];
         observed.steps += 1;
         observed.tokens += tokens;

@@ -45,6 +45,8 @@ pub struct Observation<'a> {
 #[derive(Debug, Clone)]
 pub struct Controller {
     costs: PassCosts,
+    /// What to begin with of g, and to drift to where it is not seen, `[situation][size]`.
+    hopes: [[f64; SIZES.len()]; SITUATIONS],
     /// `[situation][size]`.
     first: [[f64; SIZES.len()]; SITUATIONS],
     /// `[situation][size]`.
@@ -57,19 +59,24 @@ pub const fn situation(match_length: usize, heads: bool) -> usize {
     if heads { MATCHES + matched } else { matched }
 }
 
-fn first_prior(situation: usize) -> f64 {
-    let prior = FIRST_PRIOR[situation % MATCHES];
-    if situation < MATCHES { prior } else { prior.max(HEADS_PRIOR) }
-}
-
 impl Controller {
-    /// A controller that knows the costs and hopes for the best.
-    pub fn new(costs: PassCosts) -> Self {
-        Self {
-            costs,
-            first: std::array::from_fn(|situation| [first_prior(situation); SIZES.len()]),
-            further: std::array::from_fn(|situation| std::array::from_fn(|size| hope(situation, size))),
-        }
+    /// A controller that knows the costs and hopes for the best. `head_tokens` are the tokens a pass that trees of draft heads of 1, 2, …
+    /// nodes bring by measurement, if that is known.
+    pub fn new(costs: PassCosts, head_tokens: &[f64]) -> Self {
+        let hopes_first: [f64; SITUATIONS] = std::array::from_fn(|situation| {
+            let prior = FIRST_PRIOR[situation % MATCHES];
+            let heads = head_tokens.get(1).map_or(HEADS_PRIOR, |tokens| tokens - 1.0);
+            if situation < MATCHES { prior } else { prior.max(heads) }
+        });
+        let hopes = std::array::from_fn(|situation| {
+            let first = hopes_first[situation];
+            std::array::from_fn(|size| match measured(head_tokens, SIZES[size]) {
+                Some(tokens) if situation == MATCHES => ((tokens - 1.0) / first.max(1e-3) - 1.0).max(0.0),
+                _ => hope(situation, size, first),
+            })
+        });
+        let first = hopes_first.map(|first| [first; SIZES.len()]);
+        Self { costs, hopes, first, further: hopes }
     }
 
     /// The costs it goes by.
@@ -124,7 +131,7 @@ impl Controller {
             } else if first && !seen.ended {
                 learn(further, beyond, LEARNING[1]);
             } else {
-                learn(further, hope(seen.situation, size), FORGETTING);
+                learn(further, self.hopes[seen.situation][size], FORGETTING);
             }
         }
     }
@@ -144,9 +151,14 @@ fn learn(estimate: &mut f64, seen: f64, weight: f64) {
     *estimate += weight * (seen - *estimate);
 }
 
+/// Tokens of a tree of `nodes` nodes; those of the largest that was measured where it is larger.
+fn measured(tokens: &[f64], nodes: usize) -> Option<f64> {
+    tokens.get(nodes - 1).or(tokens.last()).copied()
+}
+
 /// Further tokens to hope for: a chain of as many nodes as the pass has room for, each as likely as the first.
-fn hope(situation: usize, size: usize) -> f64 {
-    let p = first_prior(situation).max(0.3);
+fn hope(situation: usize, size: usize, first: f64) -> f64 {
+    let p = first.max(0.3);
     let depth = if situation.is_multiple_of(MATCHES) { size } else { SIZES[size].saturating_sub(2) };
     (1..=depth).map(|d| p.powi(d as i32)).sum()
 }
@@ -182,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_is_always_right_is_verified_in_long_runs() {
-        let mut controller = Controller::new(costs());
+        let mut controller = Controller::new(costs(), &[]);
         assert!(run(&mut controller, 6, 100, |most| most) > 3.0);
         assert!(controller.best(6, 16, 0.0).0 >= 8);
         assert!(controller.best(6, 4, 0.0).0 <= 4, "no more rows than there may be");
@@ -191,7 +203,7 @@ mod tests {
     #[test]
     fn what_is_never_right_costs_next_to_nothing() {
         for situation in 0..SITUATIONS {
-            let mut controller = Controller::new(costs());
+            let mut controller = Controller::new(costs(), &[]);
             run(&mut controller, situation, 30, |_| 0);
             assert_eq!(controller.best(situation, 64, 0.0).0, 1);
             let speed = run(&mut controller, situation, 1000, |_| 0);
@@ -201,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_text_that_changes_is_followed() {
-        let mut controller = Controller::new(costs());
+        let mut controller = Controller::new(costs(), &[]);
         run(&mut controller, 3, 200, |_| 0);
         assert_eq!(controller.best(3, 16, 0.0).0, 1);
         run(&mut controller, 3, 100, |most| most);
@@ -209,8 +221,23 @@ mod tests {
     }
 
     #[test]
+    fn heads_that_were_measured_are_taken_at_their_word() {
+        let heads = situation(0, true);
+        let tokens = [1.0, 1.7, 2.2, 2.6, 2.9];
+        let controller = Controller::new(costs(), &tokens);
+        for (size, &nodes) in SIZES.iter().enumerate().skip(1) {
+            let expected = tokens[(nodes - 1).min(4)];
+            assert!((controller.expected_tokens(heads, size) - expected).abs() < 1e-9, "{nodes} nodes");
+        }
+        assert_eq!(controller.expected_tokens(0, 3), Controller::new(costs(), &[]).expected_tokens(0, 3));
+        assert!(controller.best(heads, 16, 10.0).1 > controller.best(0, 1, 0.0).1);
+        let useless = Controller::new(costs(), &[1.0, 1.0, 1.0]);
+        assert_eq!(useless.best(heads, 16, 10.0).0, 1);
+    }
+
+    #[test]
     fn a_text_that_ends_says_nothing_of_its_drafts() {
-        let mut controller = Controller::new(costs());
+        let mut controller = Controller::new(costs(), &[]);
         let before = controller.best(5, 16, 0.0).0;
         for _ in 0..100 {
             controller.observe(&Observation { situation: 5, path: &[], missed: None, ended: true });

@@ -13,6 +13,8 @@ const FOLLOWING: f64 = 0.1;
 const FOLLOWING_STEPS: f64 = 0.5;
 /// And that is no more than so many passes of one row.
 const MAX_STEP_PASSES: f64 = 4.0;
+/// What a step takes besides its pass, as long as nothing is known of it.
+const USUAL_STEP_MS: f64 = 1.0;
 /// A single step changes nothing by more than this factor, however long it took.
 const OUTLIER: f64 = 2.0;
 
@@ -65,7 +67,8 @@ impl PassCosts {
         Self { heads_ms, ..self }
     }
 
-    /// Takes measurements `(rows, ms)`, ascending; sizes between and beyond are corrected as their neighbours are.
+    /// Takes measurements `(rows, ms)`, ascending; sizes between and beyond are corrected as their neighbours are. A step is thought to take
+    /// as long again besides as a pass of one row, where that is short, until steps tell.
     #[must_use]
     pub fn measured(&self, measured: &[(usize, f64)]) -> Self {
         let known: Vec<(usize, f64)> = measured
@@ -76,6 +79,9 @@ impl PassCosts {
         let mut costs = *self;
         for (index, ms) in costs.ms.iter_mut().enumerate() {
             *ms *= interpolate(&known, index).exp();
+        }
+        if !known.is_empty() {
+            costs.step_ms = costs.ms[0].min(USUAL_STEP_MS);
         }
         costs
     }

@@ -66,6 +66,21 @@ pub(super) fn calibration(metadata: &BTreeMap<String, String>, depths: usize) ->
     Ok(pairs.into_iter().map(|[slope, offset]| DepthCalibration { slope, offset }).collect())
 }
 
+/// Tokens a pass to expect of the best trees of 1, 2, … nodes. Empty where the file has none.
+pub(super) fn tree_tokens(metadata: &BTreeMap<String, String>) -> Result<Vec<f64>> {
+    let Some(text) = metadata.get("tree_tokens") else { return Ok(Vec::new()) };
+    let tokens: Vec<f64> = serde_json::from_str(text).map_err(|error| bad("tree_tokens", text, &error.to_string()))?;
+    let rises = tokens.is_sorted() && tokens.first().is_some_and(|&first| first >= 1.0);
+    if !rises || tokens.iter().enumerate().any(|(at, &tokens)| !tokens.is_finite() || tokens > (at + 1) as f64) {
+        return Err(bad(
+            "tree_tokens",
+            text,
+            "expected 1, then numbers that rise, each at most the number of its nodes",
+        ));
+    }
+    Ok(tokens)
+}
+
 fn bad(key: &str, text: &str, why: &str) -> Error {
     let start: String = text.chars().take(40).collect();
     Error::new(
@@ -105,6 +120,11 @@ mod tests {
         for (text, reason) in [("[[1,0]]", "each of 2"), ("[[0,0],[1,0]]", "above 0"), ("[[1e999,0],[1,0]]", "")] {
             let error = calibration(&with("calibration", text), 2).unwrap_err();
             assert!(error.to_string().contains(reason), "{error}");
+        }
+        assert!(tree_tokens(&none).unwrap().is_empty());
+        assert_eq!(tree_tokens(&with("tree_tokens", "[1,1.5,1.75]")).unwrap(), [1.0, 1.5, 1.75]);
+        for text in ["[]", "[0.5]", "[1,2.5]", "[1,1.5,1.25]", "[1,1e999]", "1"] {
+            assert_eq!(tree_tokens(&with("tree_tokens", text)).unwrap_err().code(), ErrorCode::BadModelFile, "{text}");
         }
     }
 

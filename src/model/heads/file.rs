@@ -49,6 +49,8 @@ pub struct HeadFile {
     pub trees: Vec<Vec<usize>>,
     /// How far estimated probabilities are to be believed, depth by depth, where the file has been calibrated.
     pub calibration: Vec<DepthCalibration>,
+    /// Tokens a pass to expect of the best trees of 1, 2, … nodes, where the file has been calibrated.
+    pub tree_tokens: Vec<f64>,
     /// Matrices of blocks: depths, or 1 where one serves all levels.
     pub(super) blocks: usize,
     pub(super) biased: bool,
@@ -133,8 +135,12 @@ impl HeadFile {
         let (token_map, output_rows) = arrange(naming, token_map, rows)?;
         let rank = tensors.correction(token_map.as_ref().map(Vec::len).or(rows), &mut kept)?;
         tensors.refuse_rest()?;
-        let (trees, calibration) = match naming {
-            Naming::Draftree => (calibration::trees(&metadata)?, calibration::calibration(&metadata, depths)?),
+        let (trees, calibration, tree_tokens) = match naming {
+            Naming::Draftree => (
+                calibration::trees(&metadata)?,
+                calibration::calibration(&metadata, depths)?,
+                calibration::tree_tokens(&metadata)?,
+            ),
             _ => Default::default(),
         };
         Ok(Self {
@@ -149,6 +155,7 @@ impl HeadFile {
             metadata,
             trees,
             calibration,
+            tree_tokens,
             blocks,
             biased,
             outputs,

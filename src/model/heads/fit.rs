@@ -35,6 +35,8 @@ pub struct DraftHeads {
     pub one_block: bool,
     /// How far their probabilities are to be believed, depth by depth; empty where that was not measured.
     pub calibration: Vec<DepthCalibration>,
+    /// Tokens a pass to expect of their best trees of 1, 2, … nodes; empty where that was not measured.
+    pub tree_tokens: Vec<f64>,
     /// Why they may draft badly, though they fit: they say they were trained for another model.
     pub warning: Option<String>,
 }
@@ -126,6 +128,7 @@ impl HeadFile {
             rank: self.rank,
             one_block: self.form == HeadForm::Recurrent && self.blocks == 1,
             calibration: self.calibration.clone(),
+            tree_tokens: self.tree_tokens.clone(),
             warning,
         })
     }
