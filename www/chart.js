@@ -16,7 +16,8 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 
 /** What all charts share. @param {HTMLElement} host @param {number} height */
 function frame(host, height) {
-  const axis = { stroke: colour('--soft'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line'), width: 1 }, font: '12px system-ui' };
+  const line = { stroke: colour('--line'), width: 1 };
+  const axis = { stroke: colour('--soft'), grid: line, ticks: line, font: '12px system-ui' };
   return { axis, width: Math.max(240, host.clientWidth), height, cursor: { show: false }, legend: { show: false } };
 }
 
@@ -71,7 +72,15 @@ export function drawBars(host, categories, series) {
         { ...axis, grid: { show: false }, splits: () => categories.map((_, i) => i), values: () => shortened(categories, host.clientWidth), size: 28 },
         { ...axis, size: 44 },
       ],
-      series: [{}, ...series.map(({ name, isOther }, at) => ({ label: name, fill: fade(colour(COLOURS[at % COLOURS.length] ?? '--leaf'), isOther ? 0.35 : 1), paths: /** @type {any} */ (paths[at]), points: { show: false } }))],
+      series: [
+        {},
+        ...series.map(({ name, isOther }, at) => ({
+          label: name,
+          fill: fade(colour(COLOURS[at % COLOURS.length] ?? '--leaf'), isOther ? 0.35 : 1),
+          paths: /** @type {any} */ (paths[at]),
+          points: { show: false },
+        })),
+      ],
       hooks: { draw: [quartiles] },
     },
     /** @type {uPlot.AlignedData} */ ([categories.map((_, i) => i), ...bars]),

@@ -10,7 +10,11 @@ import { zh } from './words.zh.js';
 /** @typedef {Record<string, string | number>} Values what stands for `{name}` in a text */
 
 const STORED = 'draftree language';
-const ATTRIBUTES = /** @type {const} */ ([['tLabel', 'data-t-label', 'aria-label'], ['tPlaceholder', 'data-t-placeholder', 'placeholder'], ['tTitle', 'data-t-title', 'title']]);
+const ATTRIBUTES = /** @type {const} */ ([
+  ['tLabel', 'data-t-label', 'aria-label'],
+  ['tPlaceholder', 'data-t-placeholder', 'placeholder'],
+  ['tTitle', 'data-t-title', 'title'],
+]);
 
 /** @type {Language} */
 let language = initial();

@@ -45,6 +45,7 @@ export const zh = {
   'draft heads': '草稿头',
   'Draft tree': '草稿树',
   Drafted: '草稿',
+  drafted: '草稿',
   drafter: '草稿来源',
   Drafters: '草稿来源',
   Drafting: '草稿',

@@ -43,7 +43,8 @@ const FORMAT_VERSION = 1;
 export function makeReport(info, plan, measured, { model, browser, prompts, complete, date }) {
   const { name, architecture, parameters, quantisation, weightBytes, contextLength } = info;
   const { accept = 'exact', temperature = 0 } = plan.options;
-  const passes = plan.sizes.map((rows) => ({ rows, ms: spreadOf(measured.passes.flatMap((times) => times.filter((time) => time.rows === rows).map(({ ms }) => ms))) }));
+  const times = measured.passes.flat();
+  const passes = plan.sizes.map((rows) => ({ rows, ms: spreadOf(times.filter((time) => time.rows === rows).map(({ ms }) => ms)) }));
   const one = passes.find(({ rows }) => rows === 1)?.ms.median ?? NaN;
   return {
     format: FORMAT,
