@@ -32,6 +32,7 @@ function checkCommands() {
     ['format of the Rust code', 'cargo', ['fmt', '--all', '--check']],
     ['lints, native', 'cargo', ['clippy', '--release', '--all-targets', '--features', 'cli', ...DENY]],
     ['lints, wasm', 'cargo', ['clippy', '--release', ...WASM, ...DENY]],
+    ['documentation of the crate', 'cargo', ['rustdoc', '--release', '--features', 'cli', '--lib', ...DENY]],
     ['lints, xtask', 'cargo', ['clippy', '-p', 'xtask', '--all-targets', ...DENY]],
     ...typed.map((folder) => /** @type {[string, string, string[]]} */ ([`types of ${folder}`, process.execPath, [tsc, '--noEmit', '-p', folder]])),
   ];

@@ -1,7 +1,7 @@
 //! The weights: what they become in memory, and the trait of whatever holds them.
 //!
 //! Parts that are used together become one matrix here (q, k and v; gate and up), and q and k rows are brought to the order in
-//! which pairs rotate together. [`stream`](super::stream) reads and packs the rows.
+//! which pairs rotate together. `stream` reads and packs the rows.
 
 use super::architecture::{Role, RotaryOrder};
 use super::checkpoint::Checkpoint;

@@ -35,7 +35,7 @@ const MAX_ELIFS: usize = 200;
 const MAX_SOURCE_BYTES: usize = 1 << 20;
 const NAME: &str = "chat_template";
 
-/// A compiled chat template; see the [module](self).
+/// A compiled chat template; see the module.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,

@@ -2,7 +2,7 @@
 //!
 //! A [`Tokenizer`] is built from the plain data a checkpoint has read ([`TokenizerFiles`]), and knows nothing of models or
 //! devices. Splitting and merging are done by the `tokenizers` crate, so ids are the published ones; reading the files and
-//! decoding are done here (why: [`bpe`] and [`pieces`]). [`StreamDecoder`] turns ids into text while they are produced, and
+//! decoding are done here (why: `bpe` and `pieces`). [`StreamDecoder`] turns ids into text while they are produced, and
 //! [`ChatTemplate`] turns a conversation into a prompt.
 
 mod bpe;

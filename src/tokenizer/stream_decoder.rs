@@ -7,7 +7,7 @@
 use super::Tokenizer;
 use super::pieces::Decoding;
 
-/// Turns ids into text as they come; see the [module](self).
+/// Turns ids into text as they come; see the module.
 #[derive(Debug, Clone)]
 pub struct StreamDecoder {
     /// The beginning of a character, at most three bytes between calls.

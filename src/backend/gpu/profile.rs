@@ -86,7 +86,7 @@ impl GpuBackend {
     /// Time of every kernel in one pass of `rows` rows, by the device's own clock; `None` where it has none.
     ///
     /// # Errors
-    /// As [`run_passes`](Self::run_passes).
+    /// As `run_passes`.
     pub async fn kernel_times(&mut self, rows: usize, context: usize) -> Result<Option<Vec<KernelTime>>> {
         self.times(Purpose::Evaluate, rows, context).await
     }

@@ -159,16 +159,9 @@ fn load(args: &Args) -> Result<Loaded> {
         let model = (&checkpoint, &source);
         pollster::block_on(stream_heads((&file, &fitted, &own), model, &mut weights, &mut |_, _| {}))?;
         heads = Some(CpuHeads::new(fitted, weights)?);
-        trees = measured_trees(&file)?;
+        trees.clone_from(&file.trees);
     }
     Ok(Loaded { checkpoint, text, target, facts, heads, trees })
-}
-
-/// The trees that calibration wrote into a file of heads.
-fn measured_trees(file: &HeadFile) -> Result<Vec<Vec<usize>>> {
-    let Some(trees) = file.metadata.get("trees") else { return Ok(Vec::new()) };
-    serde_json::from_str(trees)
-        .map_err(|error| Error::new(ErrorCode::BadModelFile, format!("the trees of the draft heads: {error}")))
 }
 
 fn tree_choice(text: &str, measured: &[Vec<usize>]) -> Result<TreeChoice> {
