@@ -6,22 +6,24 @@
  * package's own `benchmark`), prefill and plain decode tokens/s, time to first token, load time cold and cached, peak wasm memory.
  * Generation figures are medians of `--repeats`.
  *
- * `--drafters` compares drafters with plain decoding instead, prompt by prompt and category by category; see `drafters.mjs`. Other tokens
- * than those of plain decoding give exit status 1.
+ * `--drafters` compares drafters with plain decoding instead, prompt by prompt and category by category, as the benchmark page does; with
+ * `--json` the report is one that the page opens. Other tokens than those of plain decoding give exit status 1.
  *
  * `--peers` compares with wllama instead: all engines in turn, in another order each time, in one run, medians of `--repeats`.
  * Only ratios within one run mean anything on a shared machine. With `--json` standard output is one JSON object on one line.
  */
 import { pathToFileURL } from 'node:url';
+import { snakeCase } from '../www/bench/names.js';
+import { median } from '../www/bench/summary.js';
 import { browserNames } from './browsers.mjs';
 import { build } from './build.mjs';
-import { measureDrafter } from './drafters.mjs';
+import { compareDrafters, printComparison } from './drafters.mjs';
 import { draftOptions, draftSpecs } from './drafting.mjs';
 import { Failure, runMain } from './failure.mjs';
 import { stageLines } from './generate.mjs';
 import { openModel } from './headless.mjs';
 import { resolveModel } from './models.mjs';
-import { median, printReport, printTable, snakeCase } from './numbers.mjs';
+import { printReport } from './numbers.mjs';
 import { helpText, parseOptions } from './options.mjs';
 import { runEngine } from './peers.mjs';
 import { say } from './programs.mjs';
@@ -51,6 +53,7 @@ const specs = /** @type {const} */ ({
   heads: draftSpecs.heads,
   tree: draftSpecs.tree,
   'max-nodes': draftSpecs['max-nodes'],
+  accept: draftSpecs.accept,
   prompts: { type: 'text', value: 'SET', help: 'repetitive (unless told), spec-bench, or a file of JSON lines {id, category, prompt}' },
   categories: { type: 'text', value: 'A,B', help: 'only these categories' },
   'per-category': { type: 'integer', min: 1, value: 'N', help: 'prompts of each category; 2 of spec-bench, else all' },
@@ -79,7 +82,7 @@ async function main(argv) {
   }
   await setup({ browsers: [browser] });
   await build();
-  if (values.drafters) return compareDrafters(model, browser, maxTokens, values);
+  if (values.drafters) return measureDrafters(model, browser, maxTokens, values);
   const report = values.peers
     ? await comparePeers(/** @type {string} */ (file), repeats, maxTokens)
     : await measureModel(model, browser, values.heads, repeats, { maxTokens, ...(values['steps-in-flight'] ? { stepsInFlight: values['steps-in-flight'] } : {}) });
@@ -92,44 +95,23 @@ async function main(argv) {
  * @param {import('./options.mjs').Values<typeof specs>} values
  * @returns {Promise<number>} the exit status
  */
-async function compareDrafters(name, browser, maxTokens, values) {
-  const { prompts: set = 'repetitive', categories, temperature, seed } = values;
-  const { tree, 'max-nodes': maxNodes, 'max-prompt-tokens': maxPromptTokens = 512 } = values;
-  const options = { ...(await draftOptions({ tree, 'max-nodes': maxNodes })), ...(temperature && { temperature }), ...(seed && { seed }) };
+async function measureDrafters(name, browser, maxTokens, values) {
+  const { prompts = 'repetitive', categories, temperature, seed, tree, accept } = values;
+  const { 'max-nodes': maxNodes, 'max-prompt-tokens': maxPromptTokens = 512 } = values;
+  const options = { ...(await draftOptions({ tree, 'max-nodes': maxNodes, accept })), ...(temperature && { temperature }), ...(seed && { seed }) };
   say(`Loading ${name} in ${browser} …`);
   const model = await openModel(name, { browser, heads: values.heads, onProgress: stageLines() });
   try {
     const { info } = model;
-    const perCategory = values['per-category'] ?? (set === 'spec-bench' ? 2 : undefined);
-    const tasks = await readTasks(set, { chat: Boolean(info['hasChatTemplate']), categories: categories?.split(','), perCategory });
-    const { 1: oneRowMs = 0 } = /** @type {Record<number, number>} */ (info['passMs']);
-    const repeats = values.repeats ?? (oneRowMs < SHORT_PASS_MS ? 5 : 1);
-    const drafters = [];
-    for (const each of values.draft ?? [.../** @type {string[]} */ (info['drafters']), 'auto']) {
-      drafters.push(await measureDrafter(model, each, tasks, { repeats, maxTokens, maxPromptTokens, options }));
-    }
-    const report = { model: name, browser: model.browserVersion, adapter: info.adapter, prompts: set, maxTokens, passMs: info['passMs'], drafters };
-    if (values.json) console.log(JSON.stringify(snakeCase(report)));
-    else {
-      printReport(name, snakeCase({ ...report, drafters: drafters.map(({ categories: _categories, prompts: _prompts, ...summary }) => summary) }));
-      printTable('times plain decoding, by category', table(drafters, 'ratio'));
-      printTable('tokens per pass, by category', table(drafters, 'tokensPerPass'));
-    }
-    return drafters.every(({ identical }) => identical) ? 0 : 1;
+    const perCategory = values['per-category'] ?? (prompts === 'spec-bench' ? 2 : undefined);
+    const tasks = await readTasks(prompts, { chat: info.hasChatTemplate, categories: categories?.split(','), perCategory });
+    const repeats = values.repeats ?? ((info.passMs[1] ?? 0) < SHORT_PASS_MS ? 5 : 1);
+    const drafters = values.draft ?? [...info.drafters, 'auto'];
+    const report = await compareDrafters(model, drafters, { tasks, repeats, maxTokens, maxPromptTokens, options }, { model: name, prompts });
+    return printComparison(report, values.json ?? false);
   } finally {
     await model.close();
   }
-}
-
-/**
- * One line a category, one column a drafter.
- * @param {{ drafter: string, categories: { category: string, ratio: number, tokensPerPass: number }[] }[]} drafters @param {'ratio' | 'tokensPerPass'} figure
- */
-function table(drafters, figure) {
-  return (drafters[0]?.categories ?? []).map(({ category }, row) => ({
-    category,
-    ...Object.fromEntries(drafters.map(({ drafter, categories }) => [drafter, categories[row]?.[figure]])),
-  }));
 }
 
 /**

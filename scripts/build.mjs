@@ -2,7 +2,7 @@
 /**
  * `npm run build`: pkg/, the installable npm package, and the sizes of what goes over the wire.
  *
- *     cargo (wasm) → xtask (bindings, pkg/core) → tsc (src/js → pkg) → package.json, README, licences
+ *     cargo (wasm) → xtask (bindings, pkg/core) → tsc (src/js → pkg) → package.json, README, licences → www/ (see site.mjs)
  *
  * cargo and tsc decide themselves what is up to date. The bindings are made again only when the module, the lock file or
  * xtask changed, and compressed sizes are remembered by the hash of the file: a build without changes takes about a second.
@@ -19,6 +19,7 @@ import { Failure, runMain } from './failure.mjs';
 import { parseOptions } from './options.mjs';
 import { cacheFolder, outputOf, root, runProgram, say } from './programs.mjs';
 import { setup } from './setup.mjs';
+import { assembleSite, reportPages } from './site.mjs';
 
 /** The profile `web` is made for size. cargo leaves link-time optimisation out, silently, unless the crate is a cdylib alone. */
 const CARGO_BUILD = ['rustc', '--profile', 'web', '--lib', '--crate-type', 'cdylib', '--target', 'wasm32-unknown-unknown'];
@@ -40,6 +41,7 @@ export async function build() {
   await makeBindings(record);
   await compileTypeScript();
   await describePackage();
+  await assembleSite();
   const sizes = await measure(record);
   await mkdir(cacheFolder, { recursive: true });
   await writeFile(recordFile, JSON.stringify(record));
@@ -173,5 +175,6 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
     parseOptions(process.argv.slice(2), {});
     await setup();
     reportSizes(await build());
+    await reportPages();
   });
 }

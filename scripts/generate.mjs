@@ -14,13 +14,13 @@
  */
 import { readFile } from 'node:fs/promises';
 import { pathToFileURL } from 'node:url';
+import { snakeCase } from '../www/bench/names.js';
 import { browserNames } from './browsers.mjs';
 import { build } from './build.mjs';
 import { draftOptions, draftSpecs } from './drafting.mjs';
 import { describe, Failure, runMain } from './failure.mjs';
 import { openModel } from './headless.mjs';
 import { resolveHeads, resolveModel } from './models.mjs';
-import { snakeCase } from './numbers.mjs';
 import { helpText, parseOptions } from './options.mjs';
 import { say } from './programs.mjs';
 import { setup } from './setup.mjs';

@@ -10,10 +10,10 @@ import { root } from './programs.mjs';
 import { serve } from './serve.mjs';
 
 /** @typedef {{ role: string, content: string }} Message */
-/** @typedef {Record<string, unknown>} GenerateOptions options of the package's `generate` */
+/** @typedef {import('../pkg/index.js').GenerateOptions | Record<string, unknown>} GenerateOptions options of the package's `generate` */
 /** @typedef {{ stage: string, file?: string, loaded: number, total: number }} Progress */
 /** @typedef {import('../pkg/index.js').GenerationResult} Result what the package's `generate` results in */
-/** @typedef {{ name: string, adapter: Record<string, string>, heads?: object, [key: string]: unknown }} Info what the package tells of a model */
+/** @typedef {import('../pkg/index.js').ModelInfo} Info what the package tells of a model */
 
 /** An empty page; the icon keeps browsers from asking for one. */
 export const BLANK_PAGE = '<!doctype html><html lang="en"><title>draftree</title><link rel="icon" href="data:,">';

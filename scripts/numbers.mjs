@@ -1,14 +1,7 @@
 // @ts-check
 /**
- * Reports of measurements: middle values, and tables for people.
+ * Reports of measurements, as tables for people.
  */
-
-/** @param {readonly number[]} values */
-export function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? Number(sorted[middle]) : (Number(sorted[middle - 1]) + Number(sorted[middle])) / 2;
-}
 
 /** Lists as tables, single values as lines. @param {string} title @param {Record<string, unknown>} report */
 export function printReport(title, report) {
@@ -30,20 +23,3 @@ export function printTable(title, rows) {
 
 /** @param {number} value */
 const rounded = (value) => (Number.isInteger(value) ? String(value) : Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3));
-
-/**
- * Keys in the spelling of the command line's JSON, also in what they hold: `prefillMs` → `prefill_ms`.
- * @param {object} object
- * @returns {Record<string, unknown>}
- */
-export function snakeCase(object) {
-  return Object.fromEntries(
-    Object.entries(object).map(([key, value]) => [key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), snakeCaseIn(value)]),
-  );
-}
-
-/** @param {unknown} value @returns {unknown} */
-function snakeCaseIn(value) {
-  if (Array.isArray(value)) return value.map(snakeCaseIn);
-  return typeof value === 'object' && value !== null ? snakeCase(value) : value;
-}

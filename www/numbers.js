@@ -3,8 +3,10 @@
  * The panel of numbers: counted on the page while the model writes, taken from the result when it has written.
  */
 import { byId } from './elements.js';
+import { amount, duration, megabytes, rate } from './figures.js';
+import { put, putPlain } from './language.js';
 
-/** @import { GenerationResult, ModelInfo } from '../pkg/index.js' */
+/** @import { GenerationResult, ModelInfo } from './pkg/index.js' */
 
 const speed = byId('speed', HTMLElement);
 const tokensPerPass = byId('tokens-per-pass', HTMLElement);
@@ -25,7 +27,7 @@ export function startCounting() {
   let shown = 0;
   let written = 0;
   let chunks = 0;
-  for (const element of [speed, tokensPerPass, tokens, passes, firstToken, reused]) element.textContent = '–';
+  for (const element of [speed, tokensPerPass, tokens, passes, firstToken, reused]) putPlain(element, '–');
   return (more) => {
     const now = performance.now();
     if (chunks === 0) {
@@ -46,7 +48,7 @@ export function startCounting() {
 /** @param {GenerationResult} result */
 export function showResult({ usage, stats }) {
   tokens.textContent = usage.completionTokens.toLocaleString('en');
-  reused.textContent = `${usage.reusedPromptTokens} of ${usage.promptTokens}`;
+  put(reused, '{reused} of {all}', { reused: usage.reusedPromptTokens, all: usage.promptTokens });
   passes.textContent = stats.passes.toLocaleString('en');
   firstToken.textContent = duration(stats.timeToFirstTokenMs);
   if (stats.passes > 0) tokensPerPass.textContent = stats.tokensPerPass.toFixed(2);
@@ -56,30 +58,15 @@ export function showResult({ usage, stats }) {
 /** @param {ModelInfo} info */
 export function showModel(info) {
   const { description, software } = info.adapter;
-  adapter.textContent = `GPU: ${description || 'one that the browser does not name'}${software ? ' (software)' : ''}`;
-  facts.textContent =
-    `${info.layers} layers of ${info.hiddenSize} · ${amount(info.parameters)} weights as ${info.quantisation} · ` +
-    `${megabytes(info.weightBytes)} on the GPU · context ${info.contextLength.toLocaleString('en')}`;
-}
-
-/** @param {number} bytes */
-export function megabytes(bytes) {
-  const mega = bytes / 1e6;
-  return `${mega.toFixed(mega < 10 ? 1 : 0)} MB`;
-}
-
-/** @param {number} count */
-function amount(count) {
-  if (count >= 1e9) return `${(count / 1e9).toFixed(1)} billion`;
-  return count >= 1e6 ? `${Math.round(count / 1e6)} million` : count.toLocaleString('en');
-}
-
-/** @param {number} milliseconds */
-function duration(milliseconds) {
-  return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
-}
-
-/** @param {number} perSecond */
-function rate(perSecond) {
-  return perSecond.toFixed(perSecond < 100 ? 1 : 0);
+  const values = { name: description };
+  if (description === '') put(adapter, 'GPU: one that the browser does not name');
+  else put(adapter, software ? 'GPU: {name} (software)' : 'GPU: {name}', values);
+  put(facts, '{layers} layers of {size} · {weights} weights as {kind} · {memory} on the GPU · context {context}', {
+    layers: info.layers,
+    size: info.hiddenSize,
+    weights: amount(info.parameters),
+    kind: info.quantisation,
+    memory: megabytes(info.weightBytes),
+    context: info.contextLength.toLocaleString('en'),
+  });
 }

@@ -4,19 +4,25 @@
  *
  * The page holds one model and at most one generation. While another model loads the old one stays, so a failed load costs nothing.
  */
-import { DraftreeError, load, modelCache } from '../pkg/index.js';
+import { DraftreeError, load, modelCache } from './pkg/index.js';
+import { catalogue } from './catalogue.js';
+import { Conversation } from './conversation.js';
 import { announce, byId, create } from './elements.js';
+import { hideFault, showFault } from './faults.js';
 import { chooseFiles, onFiles } from './files.js';
-import { hideFault, hideLoading, showFault, showLoading, showProgress } from './loading.js';
+import { put, putPlain, switchLanguageBy, t } from './language.js';
+import { startChart } from './live.js';
+import { hideLoading, showLoading, showProgress } from './loading.js';
 import { showModel, showResult, startCounting } from './numbers.js';
+import { keepForOffline } from './offline.js';
+import { clearPasses, passOptions, showPass } from './passes.js';
+import { race } from './race.js';
 import { readSettings } from './settings.js';
 import { clearSources, countSources, showDrafters } from './sources.js';
 import { Entry, clearTranscript, showWhenEmpty } from './transcript.js';
 
-/** @import { Generation, Message, Model, ModelSource } from '../pkg/index.js' */
-
-const stories = new URL('../models/stories260K/stories260K-q8_0.gguf', import.meta.url);
-const smollm = 'HuggingFaceTB/SmolLM2-135M-Instruct';
+/** @import { GenerateOptions, Generation, Model, ModelSource } from './pkg/index.js' */
+/** @import { Actions, Turn } from './conversation.js' */
 
 const storyBeginnings = ['Once upon a time', 'Lily and Ben went to the park.', 'There was a little dog named Max.', 'One day, a big bird'];
 const questions = ['Why is the sky blue?', 'Write a short poem about rain.', 'Explain what a GPU is to a child.'];
@@ -27,22 +33,24 @@ const prompt = byId('prompt', HTMLTextAreaElement);
 const promptLabel = byId('prompt-label', HTMLElement);
 const suggestions = byId('suggestions', HTMLElement);
 const send = byId('send', HTMLButtonElement);
+const racing = byId('race', HTMLButtonElement);
 const stop = byId('stop', HTMLButtonElement);
 const source = byId('source', HTMLInputElement);
 const choices = {
   stories: byId('choose-stories', HTMLButtonElement),
   smollm: byId('choose-smollm', HTMLButtonElement),
+  qwen: byId('choose-qwen', HTMLButtonElement),
   file: byId('choose-file', HTMLButtonElement),
 };
 
 /** @type {Model | undefined} */
 let model;
-/** @type {Generation | undefined} */
-let generation;
+/** What runs, or is about to. @type {{ generation: Generation | undefined } | undefined} */
+let writing;
 /** @type {AbortController | undefined} */
 let loading;
-/** What was said so far, for models that chat. @type {Message[]} */
-let history = [];
+/** What was said so far to the loaded model. */
+let conversation = newConversation(false);
 
 /**
  * @param {ModelSource} from
@@ -56,10 +64,10 @@ async function open(from, name, choice) {
   loading = abort;
   hideFault();
   showLoading(name);
-  announce(`Loading ${name}.`);
+  announce(t('Loading {name}', { name }));
   try {
     const next = await load(from, { onProgress: showProgress, signal: abort.signal });
-    await generation?.abort();
+    await writing?.generation?.abort();
     void model?.dispose();
     model = next;
   } catch (error) {
@@ -79,60 +87,110 @@ async function open(from, name, choice) {
 
 /** @param {Model} loaded */
 function showLoaded({ info }) {
-  badge.textContent = info.name || 'a model without a name';
-  badge.title = badge.textContent;
+  if (info.name === '') put(badge, 'a model without a name');
+  else putPlain(badge, info.name);
   showModel(info);
   showDrafters(info);
-  promptLabel.textContent = info.hasChatTemplate ? 'Your message' : 'Beginning of a story';
-  send.textContent = info.hasChatTemplate ? 'Send' : 'Write';
-  send.disabled = false;
-  showWhenEmpty(info.hasChatTemplate ? 'Ask something.' : 'Begin a story, and the model goes on with it.');
+  put(promptLabel, info.hasChatTemplate ? 'Your message' : 'Beginning of a story');
+  put(send, info.hasChatTemplate ? 'Send' : 'Write');
+  send.disabled = racing.disabled = false;
   suggestions.replaceChildren(...(info.hasChatTemplate ? questions : storyBeginnings).map(suggestion));
   prompt.value = '';
   clear();
-  announce(`${badge.textContent} is ready.`);
+  conversation = newConversation(info.hasChatTemplate);
+  showWhenEmpty(info.hasChatTemplate ? 'Ask something.' : 'Begin a story, and the model goes on with it.');
+  announce(t('{name} is ready.', { name: badge.textContent ?? '' }));
 }
+
+/** @param {boolean} isChat @returns {Conversation<Entry>} */
+function newConversation(isChat) {
+  /** @type {(given: string, isChat: boolean, actions: Actions) => Entry} */
+  const show = (given, isChat, { again, edit }) =>
+    new Entry(given, isChat, { again: () => void (isReady() && again()), edit: (text) => void (isReady() && edit(text)) });
+  return new Conversation(isChat, show, (turn) => void answer(turn));
+}
+
+/** Whether something can be written now; the browser shows which setting is wrong, if one is. */
+const isReady = () => model !== undefined && writing === undefined && readSettings() !== undefined;
 
 /** @param {string} text */
 function suggestion(text) {
   const button = create('button', { text });
   button.type = 'button';
+  button.lang = 'en';
+  button.classList.add('writes');
   button.addEventListener('click', () => void write(text));
   return button;
 }
 
 /** @param {string} text the beginning of a story, or a message */
 async function write(text) {
-  const options = model === undefined || generation !== undefined ? undefined : readSettings();
-  if (model === undefined || options === undefined) return;
+  if (model === undefined || !isReady()) return;
   const isChat = model.info.hasChatTemplate;
   if (isChat && text.trim() === '') return prompt.focus();
-  hideFault();
   prompt.value = isChat ? '' : text;
-  const entry = new Entry(text, isChat);
-  const asked = isChat ? [...history, { role: 'user', content: text }] : text;
-  const count = startCounting();
-  clearSources();
-  generation = model.generate(asked, options);
-  showWriting(true);
-  announce('Writing.');
-  try {
-    for await (const chunk of generation) {
-      entry.append(chunk);
-      count(chunk.tokens.length);
-      countSources(chunk.sources);
+  if (!(await answer(conversation.add(text)))) prompt.value ||= text;
+}
+
+/** Has the model write a turn. @param {Turn<Entry>} turn @returns {Promise<boolean>} whether it did */
+async function answer(turn) {
+  return run(async (model, options, current) => {
+    const { entry } = turn;
+    const count = startCounting();
+    const draw = startChart();
+    clearSources();
+    clearPasses();
+    current.generation = model.generate(conversation.promptOf(turn), { ...options, ...passOptions() });
+    announce(t('Writing.'));
+    try {
+      for await (const chunk of current.generation) {
+        entry.append(chunk);
+        count(chunk.tokens.length);
+        draw(chunk.tokens.length);
+        countSources(chunk.sources);
+        showPass(chunk);
+      }
+      const result = await current.generation.result;
+      entry.finish(result.finishReason, { tokens: result.usage.completionTokens, seed: options.seed ?? 0 });
+      showResult(result);
+      turn.answer = result.text;
+      announce(t('Written: {text}', { text: entry.text }));
+    } catch (error) {
+      if (!entry.fail()) conversation.remove(turn);
+      throw error;
     }
-    const result = await generation.result;
-    entry.finish(result.finishReason, `${result.usage.completionTokens} tokens · seed ${options.seed}`);
-    showResult(result);
-    if (Array.isArray(asked)) history = [...asked, { role: 'assistant', content: result.text }];
-    announce(`Written: ${entry.text}`);
+  });
+}
+
+/** Has the model write the prompt plainly, and then with drafting. @param {string} text */
+async function raceOn(text) {
+  if (text.trim() === '') return prompt.focus();
+  await run(async (model, options, current) => {
+    announce(t('The race begins: plain decoding first.'));
+    const outcome = await race(model, text, conversation.promptOf(undefined, text), options, (generation) => (current.generation = generation));
+    announce(outcome);
+  });
+}
+
+/**
+ * Runs what generates, if nothing does, and shows what goes wrong with it.
+ * @param {(model: Model, options: GenerateOptions, current: { generation: Generation | undefined }) => Promise<void>} body
+ * @returns {Promise<boolean>} whether it ran to its end
+ */
+async function run(body) {
+  const options = model === undefined || writing !== undefined ? undefined : readSettings();
+  if (model === undefined || options === undefined) return false;
+  hideFault();
+  writing = { generation: undefined };
+  showWriting(true);
+  try {
+    await body(model, options, writing);
+    return true;
   } catch (error) {
-    entry.fail();
     showFault(error);
-    prompt.value ||= text;
+    return false;
   } finally {
-    generation = undefined;
+    writing = undefined;
     showWriting(false);
   }
 }
@@ -142,15 +200,16 @@ function showWriting(isWriting) {
   document.body.classList.toggle('writing', isWriting);
   const hadFocus = document.activeElement === (isWriting ? send : stop);
   stop.hidden = !isWriting;
-  send.hidden = isWriting;
+  send.hidden = racing.hidden = isWriting;
   if (hadFocus) (isWriting ? stop : send).focus();
-  for (const button of suggestions.querySelectorAll('button')) button.disabled = isWriting;
+  for (const button of document.querySelectorAll('button.writes')) if (button instanceof HTMLButtonElement) button.disabled = isWriting;
 }
 
 async function clear() {
-  await generation?.abort();
-  history = [];
+  if (writing) await writing.generation?.abort();
+  conversation.clear();
   clearTranscript();
+  clearPasses();
 }
 
 /** @param {unknown} error */
@@ -171,11 +230,12 @@ prompt.addEventListener('keydown', (event) => {
 
 addEventListener('keydown', (event) => {
   if (event.key !== 'Escape') return;
-  void generation?.abort();
+  void writing?.generation?.abort();
   loading?.abort();
 });
 
-stop.addEventListener('click', () => void generation?.abort());
+stop.addEventListener('click', () => void writing?.generation?.abort());
+racing.addEventListener('click', () => void raceOn(prompt.value));
 byId('loading-cancel', HTMLButtonElement).addEventListener('click', () => loading?.abort());
 byId('clear', HTMLButtonElement).addEventListener('click', () => {
   void clear();
@@ -183,8 +243,10 @@ byId('clear', HTMLButtonElement).addEventListener('click', () => {
   prompt.focus();
 });
 
-choices.stories.addEventListener('click', () => void open(stories, 'Stories 260K', choices.stories));
-choices.smollm.addEventListener('click', () => void open(smollm, 'SmolLM2', choices.smollm));
+for (const [name, { source, name: title }] of Object.entries(catalogue)) {
+  const choice = choices[/** @type {keyof typeof catalogue} */ (name)];
+  choice.addEventListener('click', () => void open(source, title, choice));
+}
 choices.file.addEventListener('click', chooseFiles);
 onFiles((files) => void open(files, files.map(({ name }) => name).join(', '), choices.file));
 
@@ -195,8 +257,10 @@ byId('source-form', HTMLFormElement).addEventListener('submit', (event) => {
 
 byId('clear-cache', HTMLButtonElement).addEventListener('click', async () => {
   const count = await modelCache.clear();
-  announce(`${count} files deleted.`);
+  announce(t('{count} files deleted.', { count }));
 });
 
+switchLanguageBy(byId('language', HTMLButtonElement));
 showWhenEmpty('The model is on its way.');
-if (await open(stories, 'Stories 260K', choices.stories)) await write(storyBeginnings[0] ?? '');
+keepForOffline();
+if (await open(catalogue.stories.source, catalogue.stories.name, choices.stories)) await write(storyBeginnings[0] ?? '');

@@ -4,7 +4,7 @@
  */
 import { byId } from './elements.js';
 
-/** @import { Drafter, GenerateOptions } from '../pkg/index.js' */
+/** @import { Drafter, GenerateOptions } from './pkg/index.js' */
 
 const form = byId('settings', HTMLFormElement);
 const panel = byId('settings-panel', HTMLDetailsElement);

@@ -3,8 +3,9 @@
  * Where tokens came from: the colours of the text, the legend that explains them, and the choice of drafters.
  */
 import { byId, create } from './elements.js';
+import { put, putTitle } from './language.js';
 
-/** @import { Drafter, ModelInfo, TokenSource } from '../pkg/index.js' */
+/** @import { Drafter, ModelInfo, TokenSource } from './pkg/index.js' */
 
 const paper = byId('paper', HTMLElement);
 const legend = byId('legend', HTMLElement);
@@ -29,7 +30,7 @@ for (const item of legend.querySelectorAll('li')) {
   const [sample, count] = item.querySelectorAll('span');
   if (sample === undefined || count === undefined) throw new Error(`the legend of ${source} is not complete`);
   sample.classList.add('by', source);
-  item.title = explanations[source];
+  putTitle(item, explanations[source]);
   entries.set(source, { item, count, tokens: 0 });
 }
 
@@ -43,7 +44,8 @@ export function showDrafters({ drafters }) {
   const options = [['auto', 'auto'], ['none', 'none'], ...drafters.map((drafter) => [drafter, drafterNames[drafter]])];
   choice.replaceChildren(
     ...options.map(([value = '', text = '']) => {
-      const option = create('option', { text });
+      const option = create('option');
+      put(option, text);
       option.value = value;
       option.defaultSelected = value === 'auto';
       return option;
@@ -72,6 +74,6 @@ export function countSources(sources) {
 /** An empty piece of text that says where its tokens came from. @param {TokenSource} source */
 export function piece(source) {
   const element = create('span', { className: `by ${source}` });
-  if (source !== 'plain') element.title = explanations[source];
+  if (source !== 'plain') putTitle(element, explanations[source]);
   return element;
 }

@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { browserNames, launch, root, serve } from './browsers.mjs';
+import { browserNames, launch, serve, siteFolder } from './browsers.mjs';
 
 for (const browserName of browserNames) {
   describe(`the page in ${browserName}`, { timeout: 300_000 }, () => {
@@ -16,7 +16,7 @@ for (const browserName of browserNames) {
     const requests = [];
 
     before(async () => {
-      server = await serve(root, { log: (line) => requests.push(line) });
+      server = await serve(siteFolder, { log: (line) => requests.push(line) });
       browser = await launch(browserName);
     });
     after(async () => {
@@ -28,7 +28,7 @@ for (const browserName of browserNames) {
     async function visit(viewport, body) {
       const page = await browser.newPage();
       await page.puppeteer.setViewport(viewport);
-      await page.goto(`${server.url}/www/`);
+      await page.goto(`${server.url}/`);
       try {
         await body(page);
       } finally {
@@ -39,6 +39,13 @@ for (const browserName of browserNames) {
     /** @param {Awaited<ReturnType<typeof browser.newPage>>} page @param {number} count */
     const finished = (page, count) =>
       page.puppeteer.waitForFunction((count) => document.querySelectorAll('.entry[aria-busy=false]').length === count, { timeout: 120_000 }, count);
+
+    /** Presses the button of an entry that has this text. @param {Awaited<ReturnType<typeof browser.newPage>>} page @param {string} text */
+    const press = (page, text) =>
+      page.evaluate((text) => {
+        const buttons = [...document.querySelectorAll('.entry footer button')];
+        /** @type {any} */ (buttons.find((button) => button.textContent === text)).click();
+      }, text);
 
     test('writes a story at once, from its own origin, without an error', () =>
       visit({ width: 1280, height: 800 }, async (page) => {
@@ -132,6 +139,92 @@ for (const browserName of browserNames) {
         assert.match((await page.evaluate(() => document.querySelectorAll('.entry footer')[2]?.textContent)) ?? '', /stopped|the end/);
         await puppeteer.click('#clear');
         await puppeteer.waitForFunction(() => document.querySelectorAll('.entry').length === 0);
+        assert.deepEqual(page.errors, []);
+      }));
+
+    test('a turn can be written again, and edited', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        const { puppeteer } = page;
+        const text = () => page.evaluate(() => document.querySelector('.entry .text')?.textContent ?? '');
+        await page.evaluate(() => {
+          /** @type {any} */ (document.querySelector('#maxTokens')).value = '12';
+          /** @type {any} */ (document.querySelector('#temperature')).value = '0';
+        });
+        const first = await text();
+        await press(page, 'Again');
+        await finished(page, 1);
+        const again = await text();
+        assert.ok(again.startsWith('Once upon a time,') && again.length < first.length, again);
+        await press(page, 'Edit');
+        await puppeteer.waitForSelector('.edit textarea');
+        assert.equal(await page.evaluate(() => document.activeElement?.tagName), 'TEXTAREA');
+        await puppeteer.keyboard.press('Escape');
+        assert.equal(await page.evaluate(() => document.activeElement?.textContent), 'Edit');
+        await press(page, 'Edit');
+        await puppeteer.type('.edit textarea', ' Tom ran.');
+        await puppeteer.keyboard.press('Enter');
+        await puppeteer.waitForFunction(() => document.querySelector('.edit') === null);
+        await finished(page, 1);
+        assert.match(await text(), /^Once upon a time Tom ran\../);
+        assert.deepEqual(page.errors, []);
+      }));
+
+    test('a race writes the same text twice, and says so', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        await page.evaluate(() => {
+          /** @type {any} */ (document.querySelector('#maxTokens')).value = '40';
+          /** @type {any} */ (document.querySelector('#seed')).value = '3';
+        });
+        await page.puppeteer.click('#race');
+        await finished(page, 2);
+        const lanes = () =>
+          page.evaluate(() => [...document.querySelectorAll('.lane')].map((lane) => ['h2', '.clock', '.text'].map((part) => lane.querySelector(part)?.textContent ?? '')));
+        const [plain = [], drafted = []] = await lanes();
+        assert.deepEqual([plain[0], drafted[0]], ['Plain', 'Drafted']);
+        assert.ok(plain[2] !== undefined && plain[2].length > 40);
+        assert.equal(drafted[2], plain[2]);
+        assert.match(plain[1] ?? '', /^40 tokens in .* 1\.00 a pass$/);
+        const said = await page.evaluate(() => [document.querySelector('.race .verdict')?.textContent, document.querySelector('[role=status]')?.textContent]);
+        assert.match(said[0] ?? '', /^Drafting was [\d.]+ times as fast, with the same tokens\.$/);
+        assert.equal(said[1], said[0]);
+        await press(page, 'See both together');
+        await page.puppeteer.waitForFunction(
+          (text, clock) => [...document.querySelectorAll('.lane')].every((lane) => lane.querySelector('.text')?.textContent === text) && document.querySelector('.clock')?.textContent === clock,
+          { timeout: 60_000 }, plain[2], plain[1],
+        );
+        assert.deepEqual(page.errors, []);
+      }));
+
+    test('shows what the last passes accepted, and how fast they were', () =>
+      visit({ width: 1280, height: 800 }, async (page) => {
+        await finished(page, 1);
+        await page.evaluate(() => {
+          /** @type {any} */ (document.querySelector('#passes-panel')).open = true;
+          /** @type {any} */ (document.querySelector('#maxTokens')).value = '60';
+          /** @type {any} */ (document.querySelector('#tree')).value = '2,1';
+        });
+        await page.puppeteer.click('#send');
+        await finished(page, 2);
+        const seen = await page.evaluate(() => ({
+          passes: [...document.querySelectorAll('#passes-list li')].map((pass) =>
+            [...pass.querySelectorAll('.token')].map((token) => ({
+              source: token.classList.item(1),
+              text: token.querySelector('.word')?.textContent ?? '',
+              percent: Number.parseInt(token.querySelector('small')?.textContent ?? '', 10),
+            })),
+          ),
+          text: document.querySelectorAll('.entry .text')[1]?.textContent ?? '',
+          chart: document.querySelectorAll('#live-chart canvas').length,
+          key: document.querySelector('#live-key')?.textContent,
+        }));
+        assert.ok(seen.passes.length > 1 && seen.passes.length <= 8, String(seen.passes.length));
+        for (const pass of seen.passes) assert.ok(pass.length >= 1 && pass.length <= 3 && pass.every(({ percent }) => percent >= 0 && percent <= 100));
+        for (const pass of seen.passes.slice(0, -1)) assert.equal(pass.at(-1)?.source, 'plain');
+        const end = seen.passes.flat().map(({ text }) => text.replaceAll('␣', ' ').replaceAll('↵', '\n').replace('·', '')).join('');
+        assert.ok(seen.text.endsWith(end), `${seen.text} ends with ${end}`);
+        assert.deepEqual([seen.chart, seen.key], [1, 'tokens/stokens/pass']);
         assert.deepEqual(page.errors, []);
       }));
 

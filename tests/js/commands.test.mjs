@@ -5,16 +5,16 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
-import { byCategory, summary } from '../../scripts/drafters.mjs';
 import { draftOptions, readTree } from '../../scripts/drafting.mjs';
 import { generateOptions, parseRows, readRows, specs } from '../../scripts/generate.mjs';
 import { stepsToCompare } from '../../scripts/golden.mjs';
 import { resolveHeads, resolveModel } from '../../scripts/models.mjs';
-import { snakeCase } from '../../scripts/numbers.mjs';
 import { nearest, parseOptions } from '../../scripts/options.mjs';
 import { root } from '../../scripts/programs.mjs';
-import { parseTasks, readTasks, shorten } from '../../scripts/tasks.mjs';
+import { readTasks } from '../../scripts/tasks.mjs';
 import { cargoCounts, tapCounts } from '../../scripts/test.mjs';
+import { parseTasks, shorten } from '../../www/bench/prompts.js';
+import { byCategory, summary } from '../../www/bench/summary.js';
 
 /** @param {RegExp} message @param {string} [code] */
 const failure = (message, code = 'invalid_option') => (/** @type {any} */ error) => error.code === code && message.test(error.message);
@@ -183,11 +183,6 @@ describe('prompts', () => {
     await assert.rejects(readRows({ prompt: 'p', prompts: 'f' }), failure(/exclude each other/));
     await assert.rejects(readRows({ prompt: 'p', system: 's' }), failure(/needs --chat/));
     await assert.rejects(readRows({ prompts: '/nowhere' }), failure(/nowhere/, 'load_failed'));
-  });
-  test('keys of the JSON output', () => {
-    assert.deepEqual(snakeCase({ prefillMs: 1, peakWasmBytes: 2, draft: { rowsPerStep: [[1, 2]], passMs: { 1: 3 } } }), {
-      prefill_ms: 1, peak_wasm_bytes: 2, draft: { rows_per_step: [[1, 2]], pass_ms: { 1: 3 } },
-    });
   });
 });
 
