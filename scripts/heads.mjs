@@ -17,32 +17,45 @@ const prompts = (/** @type {string} */ name) => path.join(root, 'scripts', 'prom
 /**
  * How the heads of a model are made.
  * @typedef {object} Recipe
+ * @property {string} model the model that answers, by its name
  * @property {string[][]} answers arguments of the runs that make answers, in order
  * @property {string[]} heads arguments of the training
+ * @property {string[]} [joint] arguments of the training in which the model then learns with its heads
  * @property {string} evaluation prompts that are never learnt from; `--evaluate` names others
  * @property {string[]} replay arguments of the evaluation
  */
+/** @type {Recipe} */
+const stories = {
+  model: 'stories260k',
+  answers: [
+    ['--limit', '2000', '--temperature', '0.7'],
+    ['--openings', '--temperature', '0'],
+  ],
+  heads: [
+    ...['--form', 'parallel', '--depths', '4', '--rank', '32', '--draft-vocab', '0', '--epochs', '5', '--lr', '2e-3', '--head-lr', '5e-4'],
+    ...['--store', 'q8_0', '--license', 'MIT OR Apache-2.0', '--data', 'stories of the model itself, and greedy continuations of sentences of theirs'],
+  ],
+  evaluation: prompts('story-openings.jsonl'),
+  replay: ['--max-tokens', '200'],
+};
 /** @type {Record<string, Recipe>} */
 const recipes = {
-  stories260k: {
-    answers: [
-      ['--limit', '2000', '--temperature', '0.7'],
-      ['--openings', '--temperature', '0'],
+  stories260k: stories,
+  'stories260k-medusa2': {
+    ...stories,
+    joint: [
+      ...['--language', 'original', '--head-epochs', '0', '--epochs', '2', '--lr', '1e-3', '--head-factor', '1', '--coefficient', '0.2', '--ramp-share', '0.2'],
+      ...['--store', 'q8_0', '--license', 'MIT OR Apache-2.0', '--data', 'stories of the original, and greedy continuations of sentences of theirs'],
     ],
-    heads: [
-      ...['--form', 'parallel', '--depths', '4', '--rank', '32', '--draft-vocab', '0', '--epochs', '5', '--lr', '2e-3', '--head-lr', '5e-4'],
-      ...['--store', 'q8_0', '--license', 'MIT OR Apache-2.0', '--data', 'stories of the model itself, and greedy continuations of sentences of theirs'],
-    ],
-    evaluation: prompts('story-openings.jsonl'),
-    replay: ['--max-tokens', '200'],
   },
   'smollm2-135m-instruct': {
+    model: 'smollm2-135m-instruct',
     answers: [['--prompts', prompts('seed.jsonl'), '--limit', '3500', '--temperature', '0']],
     heads: [
       ...['--form', 'recurrent', '--own-blocks', '--depths', '4', '--draft-vocab', '8192', '--epochs', '2', '--held-out-rows', '8000'],
       ...['--store', 'q8_0', '--license', 'Apache-2.0', '--data', 'greedy answers of the model itself to scripts/prompts/seed.jsonl'],
     ],
-    evaluation: prompts('repetitive.jsonl'),
+    evaluation: path.join(root, 'www', 'prompts', 'repetitive.jsonl'),
     replay: ['--max-tokens', '128'],
   },
 };
@@ -62,20 +75,38 @@ await runMain(async () => {
   }
   const recipe = Object.hasOwn(recipes, name) ? recipes[name] : undefined;
   if (!recipe) throw new Failure('invalid_option', `There is no recipe for ${name}, only for ${Object.keys(recipes).join(' and ')}.`);
-  const model = await fetchModel(name);
-  const work = path.resolve(values.work ?? path.join(cacheFolder, 'heads', name));
   const evaluation = path.resolve(values.evaluate ?? recipe.evaluation);
-  await mkdir(work, { recursive: true });
-  const heads = path.join(work, 'heads.safetensors');
-  const train = ['train', '--model', model, '--work', work];
-  for (const each of recipe.answers) await tool([...train, '--exclude', evaluation, '--only', 'answers', ...each]);
-  await tool([...train, '--exclude', evaluation, '--only', 'states']);
-  await tool([...train, '--only', 'heads', ...recipe.heads]);
+  const original = { model: await fetchModel(recipe.model), work: path.resolve(values.work ?? path.join(cacheFolder, 'heads', recipe.model)) };
+  const heads = path.join(original.work, 'heads.safetensors');
+  await answer(original, recipe, evaluation);
+  await tool(['train', ...folders(original), '--only', 'heads', ...recipe.heads]);
+  if (recipe.joint === undefined) return finish(original, heads, recipe, evaluation);
+  const work = path.join(original.work, 'joint');
+  const joint = { model: path.join(work, `${name}.gguf`), work };
+  await tool(['train-joint', ...folders(original), '--heads', heads, '--out', joint.model, ...recipe.joint]);
+  await answer(joint, recipe, evaluation);
+  await finish(joint, path.join(work, `${name}.heads.safetensors`), recipe, evaluation);
+});
+
+/** @typedef {{ model: string, work: string }} Place a model's file, and the folder of its answers and states */
+/** @param {Place} place */
+const folders = ({ model, work }) => ['--model', model, '--work', work];
+
+/** Has a model answer, and keeps what it thought meanwhile. @param {Place} place @param {Recipe} recipe @param {string} evaluation */
+async function answer(place, { answers }, evaluation) {
+  await mkdir(place.work, { recursive: true });
+  const train = ['train', ...folders(place), '--exclude', evaluation];
+  for (const each of answers) await tool([...train, '--only', 'answers', ...each]);
+  await tool([...train, '--only', 'states']);
+}
+
+/** Calibrates heads, and replays the evaluation. @param {Place} place @param {string} heads @param {Recipe} recipe @param {string} evaluation */
+async function finish({ model, work }, heads, { replay }, evaluation) {
   await tool(['calibrate', '--model', model, '--heads', heads, '--states', path.join(work, 'states')]);
   const drafters = ['--draft', 'medusa', '--draft', 'ngram,recycling', '--draft', 'medusa,ngram,recycling', '--nodes', '2,4,8,16,32'];
-  await tool(['eval', '--model', model, '--heads', heads, '--prompts', evaluation, '--work', path.join(work, 'eval'), ...drafters, ...recipe.replay]);
+  await tool(['eval', '--model', model, '--heads', heads, '--prompts', evaluation, '--work', path.join(work, 'eval'), ...drafters, ...replay]);
   say(`The heads are ${path.relative(process.cwd(), heads)}.`);
-});
+}
 
 /** Runs the native tool. @param {string[]} args */
 const tool = (args) => runProgram('cargo', ['run', '--quiet', '--release', '--features', 'cli', '--', ...args]);

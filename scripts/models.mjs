@@ -37,6 +37,11 @@ export const knownModels = {
     licence: 'MIT',
     embedded: 'models/stories260K/stories260K-q8_0.gguf',
   },
+  'stories260k-medusa2': {
+    title: 'the same, trained together with its draft heads',
+    licence: 'MIT',
+    embedded: 'models/stories260K/stories260K-medusa2-q8_0.gguf',
+  },
   'smollm2-135m-instruct': {
     title: 'SmolLM2-135M-Instruct, Q4_1',
     licence: 'Apache-2.0',

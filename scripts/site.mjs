@@ -21,6 +21,8 @@ import { root, say } from './programs.mjs';
 export const siteFolder = path.join(root, 'www');
 export const pageNames = ['index.html', 'bench.html'];
 
+/** The model, and its draft heads, that the pages begin with. */
+const EMBEDDED = 'models/stories260K/stories260K-q8_0.';
 const LIMIT_PAGE_BYTES = 60_000;
 const COPIED = { pkg: /\.(js|wasm|d\.ts)$/, models: /\.(gguf|safetensors)$/ };
 const chartFolder = path.join(root, 'node_modules', 'uplot', 'dist');
@@ -52,10 +54,11 @@ async function mirror(from, to, wanted) {
   for (const name of await filesUnder(to)) if (!names.includes(name)) await rm(path.join(to, name));
 }
 
-/** Every file that a page may ask for, and a digest of them all. */
+/** What a visitor may ask for without a network: all but the models that a page does not load by itself; and a digest of it all. */
 async function listSite() {
   const isServed = (/** @type {string} */ name) => /\.(html|js|css|svg|wasm|jsonl|gguf|safetensors)$/.test(name) && name !== 'sw.js';
-  const files = (await filesUnder(siteFolder)).filter(isServed);
+  const isOther = (/** @type {string} */ name) => name.startsWith('models/') && !name.startsWith(EMBEDDED);
+  const files = (await filesUnder(siteFolder)).filter((name) => isServed(name) && !isOther(name));
   const hash = createHash('sha256');
   for (const name of files) hash.update(name).update(await readFile(path.join(siteFolder, name)));
   return { digest: hash.digest('hex'), files };

@@ -21,7 +21,7 @@ import { readSettings } from './settings.js';
 import { clearSources, countSources, showDrafters } from './sources.js';
 import { Entry, clearTranscript, showWhenEmpty } from './transcript.js';
 
-/** @import { GenerateOptions, Generation, Model, ModelSource } from './pkg/index.js' */
+/** @import { GenerateOptions, Generation, Model, HeadsSource, ModelSource } from './pkg/index.js' */
 /** @import { Actions, Turn } from './conversation.js' */
 
 const storyBeginnings = ['Once upon a time', 'Lily and Ben went to the park.', 'There was a little dog named Max.', 'One day, a big bird'];
@@ -53,12 +53,11 @@ let loading;
 let conversation = newConversation(false);
 
 /**
- * @param {ModelSource} from
- * @param {string} name how to call it while its own name is not known
+ * @param {{ source: ModelSource, heads?: HeadsSource, name: string }} offer what to load, and how to call it while its own name is not known
  * @param {HTMLButtonElement} [choice]
  * @returns {Promise<boolean>} whether it is here now
  */
-async function open(from, name, choice) {
+async function open({ source, heads = 'auto', name }, choice) {
   loading?.abort();
   const abort = new AbortController();
   loading = abort;
@@ -66,7 +65,7 @@ async function open(from, name, choice) {
   showLoading(name);
   announce(t('Loading {name}', { name }));
   try {
-    const next = await load(from, { onProgress: showProgress, signal: abort.signal });
+    const next = await load(source, { heads, onProgress: showProgress, signal: abort.signal });
     await writing?.generation?.abort();
     void model?.dispose();
     model = next;
@@ -243,16 +242,17 @@ byId('clear', HTMLButtonElement).addEventListener('click', () => {
   prompt.focus();
 });
 
-for (const [name, { source, name: title }] of Object.entries(catalogue)) {
+for (const [name, offer] of Object.entries(catalogue)) {
   const choice = choices[/** @type {keyof typeof catalogue} */ (name)];
-  choice.addEventListener('click', () => void open(source, title, choice));
+  choice.addEventListener('click', () => void open(offer, choice));
 }
 choices.file.addEventListener('click', chooseFiles);
-onFiles((files) => void open(files, files.map(({ name }) => name).join(', '), choices.file));
+onFiles((files) => void open({ source: files, name: files.map(({ name }) => name).join(', ') }, choices.file));
 
 byId('source-form', HTMLFormElement).addEventListener('submit', (event) => {
   event.preventDefault();
-  void open(source.value.trim(), source.value.trim());
+  const named = source.value.trim();
+  void open({ source: named, name: named });
 });
 
 byId('clear-cache', HTMLButtonElement).addEventListener('click', async () => {
@@ -263,4 +263,4 @@ byId('clear-cache', HTMLButtonElement).addEventListener('click', async () => {
 switchLanguageBy(byId('language', HTMLButtonElement));
 showWhenEmpty('The model is on its way.');
 keepForOffline();
-if (await open(catalogue.stories.source, catalogue.stories.name, choices.stories)) await write(storyBeginnings[0] ?? '');
+if (await open(catalogue.stories, choices.stories)) await write(storyBeginnings[0] ?? '');

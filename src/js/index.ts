@@ -30,6 +30,7 @@ export type { AcceptRule, Drafter, GenerateOptions, HeadsSource, LoadOptions, Me
 export type {
   AdapterInfo,
   DepthAcceptance,
+  DraftNode,
   DraftStats,
   FinishReason,
   GenerationChunk,

@@ -152,6 +152,11 @@ export interface GenerateOptions {
    * does not change them. Absent: off.
    */
   logprobs?: number;
+  /**
+   * Tell with every chunk the draft tree that its pass had, in `chunk.tree`: what was guessed, by whom, how probable it was thought, and which
+   * path was right. Default `false`; a kilobyte more comes back of every pass.
+   */
+  trees?: boolean;
   /** Overrides the number given to `load` for this generation. */
   stepsInFlight?: number;
   /** Stops the generation: reading it throws, and its result rejects, with code `aborted`. The model stays usable. */
@@ -239,6 +244,7 @@ const generateChecks: { [name in keyof Required<GenerateOptions>]: Check } = {
   maxNodes: number('a whole number from 1 to 64', (value) => Number.isInteger(value) && value >= 1 && value <= 64),
   accept,
   logprobs: number('a whole number from 0 to 20', (value) => Number.isInteger(value) && value >= 0 && value <= 20),
+  trees: boolean,
   stepsInFlight: wholeNumber(1),
   signal: abortSignal,
 };

@@ -20,6 +20,24 @@ export interface PlaceLogprobs extends TokenLogprob {
   top: TokenLogprob[];
 }
 
+/** A node of the draft tree that a pass had. */
+export interface DraftNode {
+  /** Its token. */
+  token: number;
+  /** Its text by itself. */
+  text: string;
+  /** The index of the node before it; 0, its own, for the root, which is the last token of the text so far. */
+  parent: number;
+  /** Who guessed it; `plain` for the root. */
+  source: TokenSource;
+  /** How probable its drafters thought everything from the root to it, from 0 to 1. */
+  probability: number;
+  /** Whether the pass had a row for it. The most probable nodes come first. */
+  verified: boolean;
+  /** Whether it was right, as everything before it. */
+  accepted: boolean;
+}
+
 /** A piece of a running generation: what one pass of the model came to. */
 export interface GenerationChunk {
   /** Text that is final: it never splits a character, and the texts of all chunks together are the text of the result. */
@@ -32,6 +50,8 @@ export interface GenerationChunk {
   pieces: string[];
   /** The log-probabilities of each token, where the option `logprobs` asks for them. */
   logprobs?: PlaceLogprobs[];
+  /** The draft tree that the pass had, the root first, where the option `trees` asks for it. */
+  tree?: DraftNode[];
 }
 
 /** Why a generation ended. */

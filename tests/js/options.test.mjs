@@ -45,6 +45,7 @@ const refused = {
   maxNodes: [0, 65, 1.5, '8', Infinity],
   accept: ['typical', {}, { typical: 0.1 }, { typical: { eps: 0.1 } }, { topK: { k: '3' } }, { typical: {}, topK: {} }, { topK: { tolerance: -1 } }],
   logprobs: [-1, 21, 0.5, '3', true],
+  trees: [1, 'true', null],
   stepsInFlight: [0, 1.5],
   signal: [{}, true],
 };
@@ -52,7 +53,7 @@ const refused = {
 const accepted = {
   maxTokens: 1, temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 0.5, frequencyPenalty: -1, presencePenalty: 2,
   logitBias: { 5: -100 }, seed: 2 ** 53 - 1, stop: ['a', 'b'], ignoreEos: true, draft: ['ngram', 'medusa'], tree: 'dense:4,3,2',
-  maxNodes: 64, accept: { typical: { epsilon: 0.09, alpha: 0.3 } }, logprobs: 20, stepsInFlight: 8,
+  maxNodes: 64, accept: { typical: { epsilon: 0.09, alpha: 0.3 } }, logprobs: 20, trees: true, stepsInFlight: 8,
   signal: new AbortController().signal,
 };
 

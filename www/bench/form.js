@@ -7,7 +7,7 @@ import { byId, create } from '../elements.js';
 import { put } from '../language.js';
 import { chooseTasks, invalid, parseTasks } from './prompts.js';
 
-/** @import { AcceptRule, Drafter, GenerateOptions, ModelInfo, ModelSource } from '../pkg/index.js' */
+/** @import { AcceptRule, Drafter, GenerateOptions, ModelInfo, HeadsSource, ModelSource } from '../pkg/index.js' */
 /** @import { Plan, Variant } from './measure.js' */
 /** @import { Task } from './prompts.js' */
 
@@ -88,7 +88,7 @@ function variants(fields) {
   );
 }
 
-/** @returns {{ source: ModelSource, name: string } | undefined} nothing if a field is wrong; the browser then shows which */
+/** @returns {{ source: ModelSource, heads?: HeadsSource, name: string } | undefined} nothing if a field is wrong; the browser then shows which */
 export function chosenModel() {
   if (!form.reportValidity()) return undefined;
   const offer = offered();

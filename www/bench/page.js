@@ -37,7 +37,7 @@ async function start() {
   try {
     showLoading(choice.name);
     announce(t('Loading {name}', { name: choice.name }));
-    runner = await PageRunner.load(choice.source, { onProgress: showProgress, signal: abort.signal });
+    runner = await PageRunner.load(choice.source, { heads: choice.heads ?? 'auto', onProgress: showProgress, signal: abort.signal });
     hideLoading();
     await measureWith(runner, choice.name, abort.signal);
   } catch (error) {

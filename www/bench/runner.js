@@ -14,12 +14,12 @@ export class PageRunner {
   #options;
   #model;
 
-  /** @param {ModelSource} source @param {Pick<LoadOptions, 'onProgress' | 'signal'>} options @returns {Promise<PageRunner>} */
+  /** @param {ModelSource} source @param {Pick<LoadOptions, 'heads' | 'onProgress' | 'signal'>} options @returns {Promise<PageRunner>} */
   static async load(source, options) {
     return new PageRunner(source, options, await load(source, options));
   }
 
-  /** @param {ModelSource} source @param {Pick<LoadOptions, 'onProgress' | 'signal'>} options @param {Model} model */
+  /** @param {ModelSource} source @param {Pick<LoadOptions, 'heads' | 'onProgress' | 'signal'>} options @param {Model} model */
   constructor(source, options, model) {
     this.#source = source;
     this.#options = options;
@@ -53,9 +53,9 @@ export class PageRunner {
   /** Now from the package's cache. */
   async reload() {
     await this.#model.dispose();
-    const { signal } = this.#options;
+    const { heads = 'auto', signal } = this.#options;
     const began = performance.now();
-    this.#model = await load(this.#source, signal ? { signal } : {});
+    this.#model = await load(this.#source, { heads, ...(signal && { signal }) });
     return performance.now() - began;
   }
 
