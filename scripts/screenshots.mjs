@@ -22,7 +22,13 @@ const pictures = {
   page: {
     file: 'index.html',
     anchor: 'header',
-    prepare: async ({ puppeteer }) => void (await puppeteer.waitForFunction(() => document.querySelector('.entry[aria-busy=false]'))),
+    prepare: async ({ puppeteer }) => {
+      const written = (/** @type {number} */ entries) => puppeteer.waitForFunction((count) => document.querySelectorAll('.entry[aria-busy=false]').length === count, {}, entries);
+      await written(1);
+      await puppeteer.click('#passes-panel summary');
+      await puppeteer.click('#send');
+      await written(2);
+    },
   },
   bench: {
     file: 'bench.html',

@@ -13,7 +13,7 @@ import { piece } from './sources.js';
  * @param {readonly DraftNode[]} nodes the root first @param {string} [own] text of that token; none where the text ended before it
  */
 export function treeElement(nodes, own) {
-  const last = nodes.findLastIndex(({ accepted }) => accepted);
+  const last = nodes.reduce((found, { accepted }, index) => (accepted ? index : found), 0);
   /** @param {number} index @returns {HTMLElement} */
   const branch = (index) => {
     const node = /** @type {DraftNode} */ (nodes[index]);

@@ -53,7 +53,7 @@ export const zh = {
   'Drafting was {times} times as fast, with the same tokens.': '草稿解码的速度是 {times} 倍，词元完全相同。',
   draftree: 'draftree',
   'Drop the model here': '把模型拖到这里',
-  'Each line is one pass of the model: the guesses that it accepted, its own token behind them, and how probable it held each.': '每一行是模型的一次前向计算：被接受的猜测、其后模型自己的词元，以及模型给每个词元的概率。',
+  'One tree for each pass of the model: every guess, how probable it was thought with all before it, and in bold what was right, the model’s own token behind it.': '模型每次计算一棵树：每个猜测、连同它前面所有猜测都对的估计概率；粗体是猜对的部分，后面跟着模型自己的词元。',
   'Each prompt is written plainly, with the drafter, and plainly again, on one loaded model; figures are medians, with quartiles in brackets. Keep this page in front: browsers slow hidden pages down.': '在同一个已加载的模型上，每个提示先普通解码、再用草稿、再普通解码；数字是中位数，括号里是四分位数。请让本页保持在前台：浏览器会放慢隐藏的页面。',
   Edit: '编辑',
   'empty: another each time': '留空：每次不同',

@@ -42,11 +42,14 @@ impl Effort {
 const FIRST: u32 = 64;
 /// Steps of a trial of a kind that is thought the worse.
 const TRIAL: u32 = 24;
-/// Steps between two trials, and where the kind that is kept to is better by [`CLEARLY`].
-const BETWEEN: [u32; 2] = [192, 512];
+/// How often the steps between two trials are doubled as long as the same kind stays the best: a machine changes most at the beginning.
+const DOUBLINGS: u32 = 3;
+/// A kind that was not tried yet is, unless the best is better by this than what is expected of it.
 const CLEARLY: f64 = 1.15;
 /// Steps that make one observation.
-const OBSERVED: u32 = 16;
+const OBSERVED: usize = 16;
+/// What a step counts at most, relative to the median of its observation: more says that something was compiled, or that others ran.
+const OUTLIER: f64 = 4.0;
 /// The first steps of a kind, which may wait for what is made when it is first used, and tell nothing.
 const WARM_UP: u32 = 6;
 /// Weight of the newest observation.
@@ -63,13 +66,27 @@ pub struct Efforts {
     rates: [Option<f64>; Effort::ALL.len()],
     observed: [Observed; Effort::ALL.len()],
     seen: [u32; Effort::ALL.len()],
+    /// The kind that was the best when it was last looked, and how often it has been since.
+    best: Option<Effort>,
+    confirmed: u32,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Observed {
-    steps: u32,
     tokens: usize,
-    ms: f64,
+    ms: Vec<f64>,
+}
+
+impl Observed {
+    /// Tokens per millisecond.
+    fn rate(&self) -> f64 {
+        // Records may come in bursts, where only the first one took time.
+        let mut long: Vec<f64> = self.ms.iter().copied().filter(|&ms| ms > 0.0).collect();
+        long.sort_by(f64::total_cmp);
+        let most = long.get(long.len() / 2).map_or(0.0, |median| OUTLIER * median);
+        let ms: f64 = self.ms.iter().map(|ms| ms.min(most)).sum();
+        self.tokens as f64 / ms.max(1e-3)
+    }
 }
 
 impl Efforts {
@@ -92,7 +109,6 @@ impl Efforts {
         let by_rate = |a: &&(Effort, f64), b: &&(Effort, f64)| rate(a).total_cmp(&rate(b));
         let Some(best) = choices.iter().max_by(by_rate) else { return Effort::Plain };
         let others: Vec<_> = choices.iter().filter(|choice| choice.0 != best.0).collect();
-        let clearly = others.iter().all(|other| rate(best) > CLEARLY * rate(other));
         let untried = choices.iter().find(|choice| known(choice).is_none() && CLEARLY * rate(choice) > rate(best));
         let (effort, steps) = match untried {
             _ if now.is_none() => (best.0, FIRST),
@@ -101,7 +117,11 @@ impl Efforts {
                 self.tried += 1;
                 (others[self.tried % others.len()].0, TRIAL)
             }
-            None => (best.0, BETWEEN[usize::from(clearly)]),
+            None => {
+                let stays = self.best.replace(best.0) == Some(best.0);
+                self.confirmed = if stays { (self.confirmed + 1).min(DOUBLINGS) } else { 0 };
+                (best.0, FIRST << self.confirmed)
+            }
         };
         self.left = steps;
         effort
@@ -115,12 +135,10 @@ impl Efforts {
             return;
         }
         let observed = &mut self.observed[kind];
-        observed.steps += 1;
         observed.tokens += tokens;
-        observed.ms += ms;
-        if observed.steps == OBSERVED {
-            let Observed { tokens, ms, .. } = std::mem::take(observed);
-            let rate = tokens as f64 / ms.max(1e-3);
+        observed.ms.push(ms);
+        if observed.ms.len() == OBSERVED {
+            let rate = std::mem::take(observed).rate();
             self.rates[kind] = Some(self.rates[kind].map_or(rate, |known| known + LEARNING * (rate - known)));
         }
     }
@@ -151,6 +169,25 @@ mod tests {
             let shares = shares(5000, &ALL, speeds);
             assert!(shares[best] > 0.9, "{best}: {shares:?}");
         }
+    }
+
+    #[test]
+    fn a_step_that_waits_for_a_compiler_does_not_decide() {
+        let mut efforts = Efforts::default();
+        let mut counts = [0; 3];
+        for step in 0..2000 {
+            let effort = efforts.submit(&ALL);
+            let waits = effort == Effort::Heads && step % 10 == 0;
+            efforts.observe(effort, 1, if waits { 100.0 } else { [1.0, 1.0, 0.5][effort as usize] });
+            counts[effort as usize] += 1;
+        }
+        assert!(counts[2] > 1500, "{counts:?}");
+    }
+
+    #[test]
+    fn records_that_come_in_bursts_count_as_they_took() {
+        let burst = Observed { tokens: 16, ms: [vec![100.0], vec![0.0; 15]].concat() };
+        assert!((burst.rate() - 0.16).abs() < 1e-9);
     }
 
     #[test]

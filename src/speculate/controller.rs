@@ -24,7 +24,7 @@ const FORGETTING: f64 = 0.002;
 /// A larger pass must promise this much more than a plain one.
 const MARGIN: f64 = 1.03;
 /// The prior of f, by the n-gram match.
-const FIRST_PRIOR: [f64; MATCHES] = [0.1, 0.1, 0.25, 0.4, 0.6, 0.75, 0.85];
+const FIRST_PRIOR: [f64; MATCHES] = [0.25, 0.25, 0.25, 0.4, 0.6, 0.75, 0.85];
 /// And no less than this with draft heads.
 const HEADS_PRIOR: f64 = 0.4;
 

@@ -208,7 +208,7 @@ for (const browserName of browserNames) {
         await page.puppeteer.click('#send');
         await finished(page, 2);
         const seen = await page.evaluate(() => ({
-          passes: [...document.querySelectorAll('#passes-list li')].map((pass) =>
+          passes: [...document.querySelectorAll('#passes-list > li')].map((pass) =>
             [...pass.querySelectorAll('.token:not(.root)')].map((token) => ({
               source: token.classList.item(1),
               text: token.querySelector('.word')?.textContent ?? '',

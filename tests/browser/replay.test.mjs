@@ -11,7 +11,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { openModel } from '../../scripts/headless.mjs';
-import { fetchModel } from '../../scripts/models.mjs';
+import { fetchModel, knownModels } from '../../scripts/models.mjs';
 import { cacheFolder, outputOf, root } from '../../scripts/programs.mjs';
 import { browserNames } from './browsers.mjs';
 
@@ -23,14 +23,17 @@ const sets = ['medusa', 'medusa,ngram,recycling'];
 const CLOSE = 0.05;
 const tree = 'dense:2,2,1';
 
-/** What the tool finds for some prompts. @param {string} model @param {Prompt[]} prompts @param {number} maxTokens @returns {Promise<Run[]>} */
-async function replay(model, prompts, maxTokens) {
+/**
+ * What the tool finds for some prompts.
+ * @param {string} model @param {Prompt[]} prompts @param {number} maxTokens @param {string} [heads] those beside the model unless told @returns {Promise<Run[]>}
+ */
+async function replay(model, prompts, maxTokens, heads) {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'draftree-replay-'));
   try {
     const file = path.join(folder, 'prompts.jsonl');
     await writeFile(file, prompts.map((prompt) => `${JSON.stringify(prompt)}\n`).join(''));
     const options = ['--model', model, '--prompts', file, '--work', folder, '--tree', tree, '--max-tokens', String(maxTokens), '--exact-rows', '--keep', '--json'];
-    const drafts = sets.flatMap((set) => ['--draft', set]);
+    const drafts = [...sets.flatMap((set) => ['--draft', set]), ...(heads === undefined ? [] : ['--heads', heads])];
     const printed = outputOf('cargo', ['run', '--quiet', '--release', '--features', 'cli', '--', 'eval', ...options, ...drafts]);
     assert.ok(printed, 'draftree eval failed');
     return JSON.parse(printed).runs;
@@ -89,3 +92,20 @@ for (const browser of browserNames) {
     });
   });
 }
+
+test('steps of a real model are those of the replay', { timeout: 1_800_000 }, async (context) => {
+  const name = 'smollm2-135m-instruct';
+  const prompts = path.join(root, '..', 'shared', 'data', 'spec_bench.jsonl');
+  if (!existsSync(path.join(cacheFolder, 'models', `${name}.gguf`))) return context.skip(`${name} is not here; \`npm run fetch-model -- ${name}\` fetches it`);
+  if (!existsSync(prompts)) return context.skip('Spec-Bench is not here');
+  const heads = path.join(root, String(knownModels[name]?.heads));
+  const ten = await firstTurns(prompts, 10);
+  const model = await openModel(name, { browser: 'chromium', timeoutMs: 600_000 });
+  try {
+    const [run] = await replay(await fetchModel(name), ten, 32, heads);
+    assert.ok(run);
+    await compare(model, ten, [run], 32);
+  } finally {
+    await model.close();
+  }
+});
