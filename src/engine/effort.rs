@@ -44,8 +44,10 @@ const FIRST: u32 = 64;
 const TRIAL: u32 = 24;
 /// How often the steps between two trials are doubled as long as the same kind stays the best: a machine changes most at the beginning.
 const DOUBLINGS: u32 = 3;
-/// A kind that was not tried yet is, unless the best is better by this than what is expected of it.
+/// The best is clearly better than a kind by this, by what was seen of that or else is expected of it. Then a trial costs more than it may bring,
 const CLEARLY: f64 = 1.15;
+/// and comes only after so many steps.
+const RARELY: u32 = 512;
 /// Steps that make one observation.
 const OBSERVED: usize = 16;
 /// What a step counts at most, relative to the median of its observation: more says that something was compiled, or that others ran.
@@ -69,6 +71,7 @@ pub struct Efforts {
     /// The kind that was the best when it was last looked, and how often it has been since.
     best: Option<Effort>,
     confirmed: u32,
+    since_trial: u32,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -109,13 +112,19 @@ impl Efforts {
         let by_rate = |a: &&(Effort, f64), b: &&(Effort, f64)| rate(a).total_cmp(&rate(b));
         let Some(best) = choices.iter().max_by(by_rate) else { return Effort::Plain };
         let others: Vec<_> = choices.iter().filter(|choice| choice.0 != best.0).collect();
-        let untried = choices.iter().find(|choice| known(choice).is_none() && CLEARLY * rate(choice) > rate(best));
+        let near: Vec<_> = others.iter().copied().filter(|other| CLEARLY * rate(other) > rate(best)).collect();
+        let untried = near.iter().find(|other| known(other).is_none());
+        let due = match near.is_empty() {
+            true if self.since_trial < RARELY => Vec::new(),
+            true => others,
+            false => near.clone(),
+        };
         let (effort, steps) = match untried {
             _ if now.is_none() => (best.0, FIRST),
             Some(untried) => (untried.0, TRIAL),
-            None if now == Some(best.0) && !others.is_empty() => {
+            None if now == Some(best.0) && !due.is_empty() => {
                 self.tried += 1;
-                (others[self.tried % others.len()].0, TRIAL)
+                (due[self.tried % due.len()].0, TRIAL)
             }
             None => {
                 let stays = self.best.replace(best.0) == Some(best.0);
@@ -123,6 +132,7 @@ impl Efforts {
                 (best.0, FIRST << self.confirmed)
             }
         };
+        self.since_trial = if effort == best.0 { self.since_trial + steps } else { 0 };
         self.left = steps;
         effort
     }
@@ -182,6 +192,16 @@ mod tests {
             counts[effort as usize] += 1;
         }
         assert!(counts[2] > 1500, "{counts:?}");
+    }
+
+    #[test]
+    fn what_promises_little_is_hardly_tried() {
+        let choices = [(Effort::Text, 1.0), (Effort::Heads, 0.75)];
+        let rates = |_| [0.0, 1.0, 0.75];
+        assert!(shares(300, &choices, rates)[2] == 0.0, "not in a short text");
+        assert!(shares(5000, &choices, rates)[2] < 0.06);
+        // But what is better than it promised is found.
+        assert!(shares(5000, &choices, |_| [0.0, 1.0, 1.5])[2] > 0.8);
     }
 
     #[test]
