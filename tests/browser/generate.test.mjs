@@ -41,7 +41,7 @@ test('--json prints one object on one line', async () => {
   assert.equal(status, 0, errors);
   assert.equal(lines.length, 1);
   const row = JSON.parse(String(lines[0]));
-  assert.deepEqual(Object.keys(row), ['id', 'model', 'adapter', 'browser', 'prompt_tokens', 'tokens', 'text', 'finish_reason', 'usage', 'stats']);
+  assert.deepEqual(Object.keys(row), ['id', 'model', 'adapter', 'browser', 'heads', 'prompt_tokens', 'tokens', 'text', 'finish_reason', 'usage', 'stats']);
   assert.equal(row.model, 'stories260k');
   assert.match(row.browser, /^Chromium/);
   assert.deepEqual(row.prompt_tokens, [1, 403, 407, 261, 378]);

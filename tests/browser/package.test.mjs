@@ -259,7 +259,7 @@ for (const browserName of browserNames) {
           const { load, modelCache } = /** @type {InPage} */ (globalThis);
           /** @type {Set<string>} */
           const stages = new Set();
-          const loaded = await load(model, { onProgress: (/** @type {any} */ { stage }) => stages.add(stage) });
+          const loaded = await load(model, { heads: null, onProgress: (/** @type {any} */ { stage }) => stages.add(stage) });
           await loaded.dispose();
           return { stages: [...stages], cached: await modelCache.list() };
         }, model);
@@ -289,7 +289,7 @@ for (const browserName of browserNames) {
         const { load } = /** @type {InPage} */ (globalThis);
         const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('draftree');
         const costsOnce = async () => {
-          const loaded = await load(model);
+          const loaded = await load(model, { heads: null });
           await loaded.dispose();
           return loaded.info.passMs;
         };
