@@ -101,6 +101,28 @@ fn stored_rows_are_near_enough_and_one_category_may_be_thinned() {
 }
 
 #[test]
+fn a_device_is_replayed_by_what_its_passes_cost() {
+    let folder = folder("device");
+    let speed = |pass_ms: &str, heads_ms: &str| {
+        let options =
+            ["--draft", "medusa,ngram,recycling", "--nodes", "8", "--pass-ms", pass_ms, "--heads-ms", heads_ms];
+        let run = json(&folder, &options)["runs"][0].clone();
+        (run["speed_up"]["pooled"].as_f64().unwrap(), pooled(&run))
+    };
+    // Rows for nothing: what whole trees bring. Rows that are never worth it: plain decoding.
+    let (cheap, tokens) = speed("100,100,100,100,100,100,100", "0");
+    assert!(tokens > 1.2 && (cheap - tokens).abs() < 1e-6, "{cheap}, {tokens}");
+    assert_eq!(speed("100,1000,2000,4000,8000,16000,32000", "0"), (1.0, 1.0));
+    // Heads that take as long as ten passes are left alone.
+    assert!(speed("100,100,100,100,100,100,100", "1000").0 > 1.0);
+    let plain = json(&folder, &["--draft", "ngram"]);
+    assert!(plain["runs"][0]["speed_up"].is_null(), "without costs there is no speed");
+    for wrong in ["100,200", "0,1,1,1,1,1,1", "100,200,300,400,500,600,NaN"] {
+        assert!(!eval(&folder, &["--pass-ms", wrong]).1, "{wrong}");
+    }
+}
+
+#[test]
 fn lossy_rules_are_compared_with_the_exact_text() {
     let folder = folder("lossy");
     let rules = ["--accept", "typical:0.5,0.5", "--accept", "topk:3,2", "--temperature", "0.8", "--seed", "3"];

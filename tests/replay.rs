@@ -160,7 +160,8 @@ fn check(heads: &MemorySource, drafts: &[(&str, &str, usize)], keep: bool) {
     let batched = BatchedHeads::new(&reader, &target).unwrap();
     let facts = facts(&engine(None));
     let plans: Vec<DraftPlan> = drafts.iter().map(|&(draft, tree, nodes)| plan(draft, tree, nodes)).collect();
-    let replay = Replay { facts: &facts, plans: &plans, heads: Some(&batched), max_tokens: MAX_TOKENS, keep };
+    let replay =
+        Replay { facts: &facts, plans: &plans, heads: Some(&batched), max_tokens: MAX_TOKENS, costs: None, keep };
     let texts = texts();
     let run = |model: &mut dyn Model| {
         let mut last = (0, 0);
@@ -274,7 +275,7 @@ fn no_row_is_computed_twice() {
     let rows = |nodes: &[usize]| {
         let plans: Vec<DraftPlan> = nodes.iter().map(|&nodes| plan("recycling", "auto", nodes)).collect();
         let mut model = reference(&facts);
-        let replay = Replay { facts: &facts, plans: &plans, heads: None, max_tokens: 40, keep: false };
+        let replay = Replay { facts: &facts, plans: &plans, heads: None, max_tokens: 40, costs: None, keep: false };
         replay.run(&texts(), Some(&mut model), &mut |_, _| {}).unwrap();
         model.asked
     };

@@ -16,6 +16,7 @@ use draftree::model::{Checkpoint, HeadFile};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::DraftPlan;
 use draftree::speculate::accept::{AcceptRule, Guarantee};
+use draftree::speculate::costs::{PassCosts, SIZES};
 use draftree::speculate::shape::RankTree;
 use draftree::train::replay::heads::BatchedHeads;
 use draftree::train::replay::{
@@ -60,6 +61,14 @@ pub struct Args {
     /// Let drafting remember what it learnt from one answer to the next, as in a chat; else each begins afresh.
     #[arg(long)]
     keep: bool,
+    /// Replay a device whose passes of 1, 2, 4, 8, 16, 32 and 64 rows take so many milliseconds, with commas between them, as `npm run bench`
+    /// prints them: the engine then chooses who drafts and how many nodes each pass verifies, of trees of at most --nodes, and the
+    /// speed-up that comes of it is printed.
+    #[arg(long, value_delimiter = ',')]
+    pass_ms: Vec<f64>,
+    /// And a draft of heads so many.
+    #[arg(long, default_value_t = 0.0)]
+    heads_ms: f64,
     /// Compute hidden rows in every run, instead of keeping them in half precision; where recycling drafts, that is done anyway.
     #[arg(long)]
     exact_rows: bool,
@@ -115,6 +124,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// What passes cost, where that is given.
+    fn costs(&self) -> Result<Option<PassCosts>> {
+        if self.pass_ms.is_empty() {
+            return Ok(None);
+        }
+        let valid = self.pass_ms.iter().chain([&self.heads_ms]).all(|ms| ms.is_finite() && *ms >= 0.0);
+        match self.pass_ms[..].try_into() {
+            Ok(ms) if valid && self.pass_ms[0] > 0.0 => Ok(Some(PassCosts::new(ms).with_heads(self.heads_ms))),
+            _ => Err(Error::new(
+                ErrorCode::InvalidOption,
+                format!(
+                    "--pass-ms takes {} times in milliseconds, of passes of {SIZES:?} rows, and --heads-ms another, found {:?} and {}",
+                    SIZES.len(),
+                    self.pass_ms,
+                    self.heads_ms
+                ),
+            )),
+        }
+    }
+
     /// Whether texts depend on how they are drafted, or are sampled.
     fn is_live(&self) -> bool {
         !self.accept.is_empty() || self.temperature > 0.0
@@ -193,7 +222,15 @@ fn replay(
     ways: Vec<Way>,
 ) -> Result<Vec<Run>> {
     let plans = plans(&ways);
-    let replay = Replay { facts: &model.facts, plans: &plans, heads, max_tokens: args.max_tokens, keep: args.keep };
+    let costs = args.costs()?;
+    let replay = Replay {
+        facts: &model.facts,
+        plans: &plans,
+        heads,
+        max_tokens: args.max_tokens,
+        costs: costs.as_ref(),
+        keep: args.keep,
+    };
     let mut rows = TargetRows::new(&model.target, model.facts.valid_tokens);
     let mut clock = Clock::new("replay");
     let rows: Option<&mut dyn Model> = Some(&mut rows);

@@ -46,16 +46,20 @@ impl ModelFacts {
 pub struct Memory {
     control: DraftControl,
     successors: Successors,
+    /// What steps cost, where that decides.
+    device: Option<PassCosts>,
 }
 
 impl Memory {
-    /// Nothing learnt yet but what the heads' own file says. The vocabulary counts only where `plan` recycles.
-    pub fn new(plan: &DraftPlan, vocab_size: usize, heads: Option<&DraftHeads>) -> Self {
+    /// Nothing learnt yet but what the heads' own file says. The vocabulary counts only where `plan` recycles. On a device of these costs
+    /// the engine chooses who drafts and how many nodes a pass verifies; without them all draft, and passes verify whole trees.
+    pub fn new(plan: &DraftPlan, vocab_size: usize, heads: Option<&DraftHeads>, costs: Option<&PassCosts>) -> Self {
         let recycles = plan.sources.contains(Source::Recycling);
+        let all_alike = PassCosts::fixed([1.0; SIZES.len()]);
         Self {
-            // Sizes are given, so costs choose nothing.
-            control: DraftControl::new(PassCosts::fixed([1.0; SIZES.len()]), heads),
+            control: DraftControl::new(costs.copied().unwrap_or(all_alike), heads),
             successors: Successors::new(if recycles { vocab_size } else { 0 }),
+            device: costs.copied(),
         }
     }
 }
@@ -67,6 +71,8 @@ pub struct Steps {
     pub stats: DraftStats,
     /// `[n]`: passes that emitted n tokens.
     pub emitted: Vec<u32>,
+    /// What they took, on a device whose costs are given.
+    pub ms: f64,
 }
 
 impl Steps {
@@ -83,6 +89,7 @@ impl Steps {
     /// Adds those of another text.
     pub fn add(&mut self, other: &Self) {
         self.stats.add(&other.stats);
+        self.ms += other.ms;
         if self.emitted.len() < other.emitted.len() {
             self.emitted.resize(other.emitted.len(), 0);
         }
@@ -101,6 +108,9 @@ pub struct Lane {
     pub steps: Steps,
     memory: Memory,
     track: DraftTrack,
+    /// Nodes that the next pass verifies, and who drafts behind it.
+    rows: usize,
+    effort: Effort,
 }
 
 impl Lane {
@@ -114,7 +124,31 @@ impl Lane {
         };
         let mut generation = Generation::begin(setup, (head.len(), *root), facts.vocab_size, facts.context_limit)?;
         generation.calibration = *memory.control.calibration();
-        Ok(Self { generation, steps: Steps::default(), memory, track: DraftTrack::default() })
+        let track = DraftTrack::default();
+        let mut lane = Self { generation, steps: Steps::default(), memory, track, rows: 1, effort: Effort::Plain };
+        lane.submit();
+        Ok(lane)
+    }
+
+    /// Decides about the next step as the engine does that has seen all records so far.
+    fn submit(&mut self) {
+        let (plan, drafted) = (&self.generation.setup.draft, self.generation.drafted.tree.len());
+        let control = &mut self.memory.control;
+        (self.rows, self.effort) = match self.memory.device {
+            Some(_) => (control.rows(&self.track, plan).min(drafted), control.effort(plan)),
+            None => (drafted, if plan.nodes() > 1 { Effort::most(plan.sources) } else { Effort::Plain }),
+        };
+        self.track.submit(self.rows, self.effort, self.steps.ms);
+    }
+
+    /// Nodes of the tree that the next pass verifies.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether heads draft behind it.
+    pub fn heads_draft(&self) -> bool {
+        self.effort == Effort::Heads && !self.ended()
     }
 
     /// Whether the text has ended.
@@ -132,12 +166,12 @@ impl Lane {
         self.generation.teach(&mut self.memory.successors, node, bests);
     }
 
-    /// Walks the tree by what its rows chose. [`finish_step`](Self::finish_step) completes the step.
+    /// Walks the tree by what its [`rows`](Self::rows) chose. [`finish_step`](Self::finish_step) completes the step.
     ///
     /// # Errors
     /// None; one node is a tree.
     pub fn walk(&mut self, chosen: &[u32]) -> Result<(Walk, StepRecord)> {
-        self.generation.advance(self.generation.drafted.tree.len(), chosen)
+        self.generation.advance(self.rows, chosen)
     }
 
     /// Drafts the next tree from what heads propose, and learns from the step.
@@ -145,13 +179,19 @@ impl Lane {
     /// # Errors
     /// None in practice: what is grown is a tree.
     pub fn finish_step(&mut self, mut record: StepRecord, heads: HeadCandidates) -> Result<()> {
-        let sources = self.generation.setup.draft.sources;
-        let drafts = self.generation.setup.draft.nodes() > 1;
-        self.track.submit(record.rows, if drafts { Effort::most(sources) } else { Effort::Plain }, 0.0);
-        if drafts && !self.ended() {
+        let sources = self.effort.of(self.generation.setup.draft.sources);
+        if !sources.is_empty() && self.generation.setup.draft.nodes() > 1 && !self.ended() {
             self.generation.draft(sources, &self.memory.successors, heads, &mut record)?;
         }
-        self.track.record(0.0);
+        if let Some(costs) = &self.memory.device {
+            let size = SIZES.iter().position(|&size| record.rows <= size).unwrap_or(SIZES.len() - 1);
+            self.steps.ms += costs.step_ms(size) + if self.effort == Effort::Heads { costs.heads_ms() } else { 0.0 };
+        }
+        if let Some(time) = self.track.record(self.steps.ms)
+            && self.memory.device.is_some()
+        {
+            self.memory.control.follow(time, record.tokens.len(), true);
+        }
         let plan = &self.generation.setup.draft;
         let Self { memory, track, steps, .. } = self;
         if let Some(calibration) = memory.control.observe(track, plan, &record, &mut steps.stats) {
@@ -165,6 +205,7 @@ impl Lane {
             self.steps.emitted.resize(emitted + 1, 0);
         }
         self.steps.emitted[emitted] += 1;
+        self.submit();
         Ok(())
     }
 }

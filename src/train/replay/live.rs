@@ -120,7 +120,7 @@ impl Live<'_> {
     }
 
     fn forgotten(&self, plan: &DraftPlan) -> Memory {
-        Memory::new(plan, self.facts.vocab_size, self.heads.map(BatchedHeads::shape))
+        Memory::new(plan, self.facts.vocab_size, self.heads.map(BatchedHeads::shape), None)
     }
 
     /// Writers of all plans behind each prompt, which is computed once.

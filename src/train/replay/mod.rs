@@ -29,6 +29,7 @@ use crate::backend::GenerationSetup;
 use crate::backend::cpu::heads::DraftScene;
 use crate::error::{Error, ErrorCode, Result};
 use crate::sampling::{self, Candidate, SamplingParams};
+use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::HeadCandidates;
 use crate::speculate::recycling::SUCCESSORS;
 use crate::speculate::{DraftPlan, Source};
@@ -83,6 +84,9 @@ pub struct Replay<'a> {
     pub heads: Option<&'a BatchedHeads<'a>>,
     /// Write no more than so many tokens of each text.
     pub max_tokens: usize,
+    /// What passes cost on the device that is replayed, where the engine is to choose who drafts and how many nodes passes verify as it would
+    /// there; else all draft, and passes verify whole trees.
+    pub costs: Option<&'a PassCosts>,
     /// Whether drafting remembers what it learnt from one text to the next, in their order, as an engine does that is kept; else
     /// each text begins afresh.
     pub keep: bool,
@@ -152,7 +156,7 @@ impl Replay<'_> {
     }
 
     fn forgotten(&self, plan: &DraftPlan) -> Memory {
-        Memory::new(plan, self.facts.vocab_size, self.heads.map(BatchedHeads::shape))
+        Memory::new(plan, self.facts.vocab_size, self.heads.map(BatchedHeads::shape), self.costs)
     }
 
     fn begin(&self, text: &Text, plan: &DraftPlan, memory: Memory) -> Result<Lane> {
@@ -232,12 +236,12 @@ impl Replay<'_> {
 }
 
 impl Group<'_> {
-    /// Where the nodes of a lane's tree stand.
+    /// Where the nodes of a lane's next pass stand.
     fn places(&self, text: usize, lane: &Lane) -> Vec<Place> {
         let tokens = &self.texts[text].answer.tokens;
         let tree = &lane.generation.drafted.tree;
         let mut places = vec![Place { text, row: lane.generation.emitted as usize, tail: Vec::new() }];
-        for node in 1..tree.len() {
+        for node in 1..lane.rows() {
             let (token, above) = (tree.tokens()[node], &places[tree.parents()[node]]);
             let follows = above.tail.is_empty() && above.row + 1 < tokens.len() && tokens[above.row] == token;
             places.push(match follows {
@@ -260,11 +264,10 @@ impl Group<'_> {
         let emitted = lane.generation.emitted as usize;
         // Rows that the walk does not reach choose nothing that counts.
         let chosen = |&depth: &usize| tokens.get(emitted + depth).copied().unwrap_or_default();
-        let chosen: Vec<u32> = lane.generation.drafted.tree.depths().iter().map(chosen).collect();
+        let chosen: Vec<u32> = lane.generation.drafted.tree.depths()[..lane.rows()].iter().map(chosen).collect();
         let (_, record) = lane.walk(&chosen)?;
         let last = lane.generation.emitted as usize - 1;
-        let drafts = lane.generation.setup.draft.sources.contains(Source::Heads) && !lane.ended();
-        let heads = self.heads.get(text).filter(|_| drafts).and_then(|rows| rows.get(last));
+        let heads = self.heads.get(text).filter(|_| lane.heads_draft()).and_then(|rows| rows.get(last));
         lane.finish_step(record, heads.cloned().unwrap_or_default())
     }
 }

@@ -35,6 +35,12 @@ impl Tally {
         (passes > 0).then(|| f64::from(self.steps.tokens()) / f64::from(passes))
     }
 
+    /// How many times as fast as passes of one row that take `plain_ms`; none where no costs were given.
+    pub fn speed_up(&self, plain_ms: f64) -> Option<f64> {
+        let Steps { ms, .. } = self.steps;
+        (ms > 0.0).then(|| f64::from(self.steps.tokens()) * plain_ms / ms)
+    }
+
     /// `[n]`: the share of passes in which at least n drafted tokens were accepted.
     pub fn reached(&self) -> Vec<f64> {
         let passes = f64::from(self.steps.passes().max(1));
@@ -79,9 +85,9 @@ impl Summary {
         summary
     }
 
-    /// The mean of the categories' tokens per pass, each counted once.
-    pub fn mean(&self) -> Option<f64> {
-        let rates: Option<Vec<f64>> = self.categories.iter().map(|(_, tally)| tally.tokens_per_pass()).collect();
+    /// The mean of a figure of the categories, each counted once.
+    pub fn mean(&self, of: impl Fn(&Tally) -> Option<f64>) -> Option<f64> {
+        let rates: Option<Vec<f64>> = self.categories.iter().map(|(_, tally)| of(tally)).collect();
         let rates = rates.filter(|rates| !rates.is_empty())?;
         Some(rates.iter().sum::<f64>() / rates.len() as f64)
     }
@@ -137,11 +143,11 @@ mod tests {
         let rates: Vec<(&str, Option<f64>)> =
             summary.categories.iter().map(|(name, tally)| (&name[..], tally.tokens_per_pass())).collect();
         assert_eq!(rates, [("mt_bench", Some(12.0 / 8.0)), ("qa", Some(3.0))]);
-        assert_eq!((summary.mean(), summary.all.tokens_per_pass()), (Some(2.25), Some(1.8)));
+        assert_eq!((summary.mean(Tally::tokens_per_pass), summary.all.tokens_per_pass()), (Some(2.25), Some(1.8)));
         assert_eq!((summary.looping.texts, summary.steady.tokens_per_pass()), (1, Some(14.0 / 6.0)));
         let expected = [1.0, 0.4, 0.4];
         assert!(summary.all.reached().iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-9));
-        assert_eq!(Summary::of(&[], &[]).mean(), None);
+        assert_eq!(Summary::of(&[], &[]).mean(Tally::tokens_per_pass), None);
     }
 
     #[test]

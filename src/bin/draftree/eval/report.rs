@@ -75,7 +75,7 @@ impl Run {
         seen.map(|(source, depths)| (source, depths.iter().map(|seen| (seen.offered, seen.accepted)).collect()))
     }
 
-    fn json(&self, texts: &[Text]) -> Value {
+    fn json(&self, texts: &[Text], plain_ms: Option<f64>) -> Value {
         let Self { way, summary, steps, agreement } = self;
         let stats = &summary.all.steps.stats;
         let by_category = summary.categories.iter().map(|(name, tally)| (name.clone(), json!(tally.tokens_per_pass())));
@@ -90,18 +90,28 @@ impl Run {
             .iter()
             .zip(steps)
             .map(|(text, steps)| json!({ "id": text.answer.id, "tokens": steps.tokens(), "passes": steps.passes() }));
+        let speed = |tally: &Tally| plain_ms.and_then(|plain_ms| tally.speed_up(plain_ms));
+        let speeds = summary.categories.iter().map(|(name, tally)| (name.clone(), json!(speed(tally))));
+        let speeds = plain_ms.map(|_| {
+            json!({
+                "mean_of_categories": summary.mean(speed),
+                "pooled": speed(&summary.all),
+                "by_category": speeds.collect::<serde_json::Map<_, _>>(),
+            })
+        });
         json!({
             "draft": way.draft,
             "tree": way.tree,
             "nodes": way.plan.nodes(),
             "accept": rule(way.plan.accept),
             "tokens_per_pass": {
-                "mean_of_categories": summary.mean(),
+                "mean_of_categories": summary.mean(Tally::tokens_per_pass),
                 "pooled": summary.all.tokens_per_pass(),
                 "pooled_without_looping": summary.steady.tokens_per_pass(),
                 "looping": summary.looping.tokens_per_pass(),
                 "by_category": by_category.collect::<serde_json::Map<_, _>>(),
             },
+            "speed_up": speeds,
             "tokens": summary.all.steps.tokens(),
             "passes": summary.all.steps.passes(),
             "rows": stats.rows.iter().map(|&rows| u64::from(rows)).sum::<u64>(),
@@ -139,8 +149,23 @@ impl Report<'_> {
             "kept_between_answers": args.keep,
             "answers": self.texts.len(),
             "looping": looping.map(|text| &text.answer.id).collect::<Vec<_>>(),
-            "runs": self.runs.iter().map(|run| run.json(self.texts)).collect::<Vec<_>>(),
+            "runs": self.runs.iter().map(|run| run.json(self.texts, args.pass_ms.first().copied())).collect::<Vec<_>>(),
         })
+    }
+
+    /// Speed relative to plain decoding by category; the sums last.
+    fn speeds(&self, f: &mut fmt::Formatter<'_>, plain_ms: f64) -> fmt::Result {
+        let Some(first) = self.runs.first() else { return Ok(()) };
+        let head = ["drafters", "tree", "nodes"].map(str::to_owned).into_iter();
+        let names = first.summary.categories.iter().map(|(name, _)| name.clone());
+        let mut rows = vec![head.chain(names).chain(["mean", "pooled"].map(str::to_owned)).collect::<Vec<_>>()];
+        let speed = |tally: &Tally| tally.speed_up(plain_ms);
+        for run in &self.runs {
+            let categories = run.summary.categories.iter().map(|(_, tally)| rate(speed(tally)));
+            let sums = [run.summary.mean(speed), speed(&run.summary.all)].map(rate);
+            rows.push(run.name().into_iter().chain(categories).chain(sums).collect());
+        }
+        table(f, &rows, 2)
     }
 
     /// Tokens per pass by category; the sums last.
@@ -162,7 +187,7 @@ impl Report<'_> {
                 row.push(rule(run.way.plan.accept));
             }
             row.extend(run.summary.categories.iter().map(|(_, tally)| rate(tally.tokens_per_pass())));
-            row.extend([rate(run.summary.mean()), rate(run.summary.all.tokens_per_pass())]);
+            row.extend([rate(run.summary.mean(Tally::tokens_per_pass)), rate(run.summary.all.tokens_per_pass())]);
             match run.agreement {
                 Some(agreement) => row.extend([agreement.identical, agreement.prefix].map(percent)),
                 None => row.extend([&run.summary.steady, &run.summary.looping].map(Tally::tokens_per_pass).map(rate)),
@@ -215,6 +240,10 @@ impl fmt::Display for Report<'_> {
             "\nTokens per pass, prompts not counted; the mean is that of the categories, pooled is all tokens by all passes"
         )?;
         self.rates(f)?;
+        if let Some(&plain_ms) = args.pass_ms.first() {
+            writeln!(f, "\nTimes as fast as plain decoding, where passes and heads take as long as was given")?;
+            self.speeds(f, plain_ms)?;
+        }
         writeln!(
             f,
             "\nPasses that accepted so many drafted tokens; and, where a drafter had a child at a depth, how often it was right"
