@@ -90,7 +90,9 @@ await runMain(async () => {
 
 /** @typedef {{ model: string, work: string }} Place a model's file, and the folder of its answers and states */
 /** @param {Place} place */
-const folders = ({ model, work }) => ['--model', model, '--work', work];
+function folders({ model, work }) {
+  return ['--model', model, '--work', work];
+}
 
 /** Has a model answer, and keeps what it thought meanwhile. @param {Place} place @param {Recipe} recipe @param {string} evaluation */
 async function answer(place, { answers }, evaluation) {
@@ -109,4 +111,6 @@ async function finish({ model, work }, heads, { replay }, evaluation) {
 }
 
 /** Runs the native tool. @param {string[]} args */
-const tool = (args) => runProgram('cargo', ['run', '--quiet', '--release', '--features', 'cli', '--', ...args]);
+function tool(args) {
+  return runProgram('cargo', ['run', '--quiet', '--release', '--features', 'cli', '--', ...args]);
+}

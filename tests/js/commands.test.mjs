@@ -1,7 +1,7 @@
 // @ts-check
 /** The parts of the commands that need no browser: options, prompt files, summaries of test runners. */
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
@@ -52,6 +52,18 @@ describe('options', () => {
   test('the nearest name is near, or none', () => {
     assert.equal(nearest('topK', ['top-p', 'top-k']), 'top-k');
     assert.equal(nearest('colour', ['top-p', 'top-k']), undefined);
+  });
+});
+
+describe('commands', () => {
+  test('what a command runs is defined before it runs', async () => {
+    // A constant below the call that uses it is not there yet; a function is.
+    const folder = path.join(root, 'scripts');
+    const names = (await readdir(folder)).filter((name) => name.endsWith('.mjs'));
+    const runs = await Promise.all(names.map(async (name) => (await readFile(path.join(folder, name), 'utf8')).split(/^.*await runMain\(/m).slice(1).join('')));
+    assert.ok(runs.filter((text) => text !== '').length > 5, 'there are commands');
+    const late = names.filter((_, i) => /^(export )?(const|let|class) /m.test(runs[i] ?? ''));
+    assert.deepEqual(late, []);
   });
 });
 
