@@ -143,6 +143,11 @@ impl DraftLaunches {
         &self.heads
     }
 
+    /// What only drafting launches, whoever drafts.
+    pub fn common(&self) -> impl Iterator<Item = &Launch> {
+        std::iter::once(&self.recycle).chain(&self.commit).chain([&self.draft])
+    }
+
     /// What a step of `rows` rows launches between the choice of tokens and the walk, in order.
     /// Recycling also learns where nothing is drafted.
     pub fn before_walk(&self, plan: &DraftPlan, rule: AcceptRule, rows: usize) -> impl Iterator<Item = &Launch> {

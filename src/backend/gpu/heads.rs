@@ -151,7 +151,7 @@ impl<'a> Rounds<'a> {
     fn parallel(&mut self) -> Result<()> {
         let (heads, b) = (self.heads, &self.heads.buffers);
         let DraftHeads { depths, layers, hidden_size, .. } = heads.shape;
-        let shape = self.shape(0, 0);
+        let shape = self.shape(0, 0, depths);
         self.start(&shape)?;
         let rows = |layer: usize, row| Rows { buffer: &b.rows[layer % 2], row, stride: stride(hidden_size) };
         let input = Rows { buffer: &b.inputs, row: 0, stride: stride(hidden_size) };
@@ -178,7 +178,7 @@ impl<'a> Rounds<'a> {
         for depth in 0..heads.shape.depths {
             let slot = first_slot(depth, BEAM);
             let nodes = if depth == 0 { 1 } else { BEAM };
-            let shape = self.shape(depth, slot);
+            let shape = self.shape(depth, slot, nodes);
             if depth == 0 {
                 self.start(&shape)?;
             } else {
@@ -198,8 +198,8 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// What kernels must know of the nodes at `depth` whose slots begin at `slot`.
-    fn shape(&self, depth: usize, slot: usize) -> wgpu::Buffer {
+    /// What kernels must know of the nodes at `depth` whose slots begin at `slot`, with so many rows of logits.
+    fn shape(&self, depth: usize, slot: usize, rows: usize) -> wgpu::Buffer {
         let heads = &self.heads.shape;
         let (hidden, recurrent) = (heads.hidden_size, heads.form == HeadForm::Recurrent);
         let columns = if recurrent { 2 * hidden } else { hidden };
@@ -213,13 +213,14 @@ impl<'a> Rounds<'a> {
             drafts: heads.draft_vocab as u32,
             logit_stride: quads(stride(heads.draft_vocab)),
             chunks: chunks(heads.draft_vocab) as u32,
-            is_mapped: heads.token_map.is_some().into(),
             is_recurrent: recurrent.into(),
             depths: heads.depths as u32,
             depth: depth as u32,
             first_slot: slot as u32,
             parents: if depth == 1 { 1 } else { BEAM as u32 },
             first_parent: first_slot(depth.saturating_sub(1), BEAM) as u32,
+            rows: rows as u32,
+            nodes: if recurrent { rows } else { slots(heads) } as u32,
         };
         self.builder.gpu.uniform("heads", &shape)
     }
@@ -309,7 +310,7 @@ impl<'a> Rounds<'a> {
         let bound = [sampling, shape, &b.state, &b.logits, &b.token_map, &b.bests];
         self.launch(Kernel::HeadChunks, &bound, Grid::Items(chunks(self.heads.shape.draft_vocab)), rows)?;
         let bound = [shape, &b.state, &b.bests, &b.token_map, &b.kept, &b.candidates];
-        self.launch(Kernel::HeadRank, &bound, Grid::Rows, rows)
+        self.launch(Kernel::HeadRank, &bound, Grid::RowThreads, rows)
     }
 
     /// What the tokens of `nodes` nodes make of the candidates, where the heads have a correction.
@@ -324,7 +325,7 @@ impl<'a> Rounds<'a> {
         let bound = [&builder.buffers.sampling, shape, &matrix_shape, &b.state, &part.buffer, &b.kept, &b.candidates];
         let resources = bound.map(|b| b.as_entire_buffer_binding());
         let kernel = (Kernel::HeadCorrect, Some(matrix.format()));
-        self.launches.push(builder.launch_rows(kernel, &resources, Grid::Rows, nodes)?);
+        self.launches.push(builder.launch_rows(kernel, &resources, Grid::RowThreads, nodes)?);
         Ok(())
     }
 }
