@@ -18,7 +18,7 @@ use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVect
 use crate::model::packing::STEP_VALUES;
 use crate::model::weights::{Matrix, Vector};
 use crate::speculate::grow::{HeadCandidate, HeadCandidates};
-use crate::speculate::heads::{BEAM, TOP_K, chunks, first_slot, slots};
+use crate::speculate::heads::{BEAM, SHORT_ROWS, TOP_K, chunks, first_slot, levels, slots};
 
 /// Rows of the buffers of heads begin at multiples of this many floats, so that each can be bound by itself
 /// (WebGPU's default `minStorageBufferOffsetAlignment` is 256 bytes).
@@ -111,17 +111,46 @@ impl GpuHeads {
     ///
     /// # Errors
     /// `MissingTensor`, `Internal`.
-    pub fn launches(&self, builder: &Builder<'_>) -> Result<Vec<Launch>> {
+    pub fn launches(&self, builder: &Builder<'_>) -> Result<HeadLaunches> {
         let mut rounds = Rounds { builder, heads: self, launches: Vec::new() };
-        match self.shape.form {
-            HeadForm::Parallel => rounds.parallel()?,
-            HeadForm::Recurrent => rounds.recurrent()?,
-        }
-        Ok(rounds.launches)
+        let short = match self.shape.form {
+            HeadForm::Parallel => {
+                rounds.parallel()?;
+                rounds.launches.len()
+            }
+            HeadForm::Recurrent => {
+                let (short, all) = (levels(self.shape.form, self.shape.depths, 1), self.shape.depths);
+                (0..short).try_for_each(|depth| rounds.recurrent(depth))?;
+                let count = rounds.launches.len();
+                (short..all).try_for_each(|depth| rounds.recurrent(depth))?;
+                count
+            }
+        };
+        Ok(HeadLaunches { launches: rounds.launches, short })
     }
 
     fn matrix(&self, matrix: HeadMatrix) -> Result<&GpuMatrix> {
         self.weights.matrix(Matrix::Heads(matrix))
+    }
+}
+
+/// The launches of one draft.
+#[derive(Debug, Default)]
+pub struct HeadLaunches {
+    launches: Vec<Launch>,
+    /// How many of them there are behind passes of few rows.
+    short: usize,
+}
+
+impl HeadLaunches {
+    /// All of them.
+    pub fn all(&self) -> &[Launch] {
+        &self.launches
+    }
+
+    /// Those of a step whose pass has so many rows.
+    pub fn behind(&self, rows: usize) -> &[Launch] {
+        if rows <= SHORT_ROWS { &self.launches[..self.short] } else { &self.launches }
     }
 }
 
@@ -172,30 +201,28 @@ impl<'a> Rounds<'a> {
         self.correct(&shape, slots(&heads.shape))
     }
 
-    fn recurrent(&mut self) -> Result<()> {
+    /// The level of recurrent heads that ranks the children of nodes at `depth`.
+    fn recurrent(&mut self, depth: usize) -> Result<()> {
         let (heads, b) = (self.heads, &self.heads.buffers);
         let hidden = heads.shape.hidden_size;
-        for depth in 0..heads.shape.depths {
-            let slot = first_slot(depth, BEAM);
-            let nodes = if depth == 0 { 1 } else { BEAM };
-            let shape = self.shape(depth, slot, nodes);
-            if depth == 0 {
-                self.start(&shape)?;
-            } else {
-                let bound = [&shape, &b.state, &b.candidates, &b.path_scores, &b.rows[0], &b.inputs];
-                self.launch(Kernel::HeadExpand, &bound, Grid::One, 1)?;
-            }
-            self.embed(nodes)?;
-            let head = heads.shape.block_of(depth);
-            let (matrix, bias) = (HeadMatrix::Block { head, layer: 0 }, HeadVector::BlockBias { head, layer: 0 });
-            let input = Rows { buffer: &b.inputs, row: 0, stride: stride(2 * hidden) };
-            let states = Rows { buffer: &b.rows[0], row: slot, stride: stride(hidden) };
-            self.block(matrix, bias, input, states, nodes)?;
-            self.output(depth, states, slot, nodes)?;
-            self.rank(&shape, nodes)?;
-            self.correct(&shape, nodes)?;
+        let slot = first_slot(depth, BEAM);
+        let nodes = if depth == 0 { 1 } else { BEAM };
+        let shape = self.shape(depth, slot, nodes);
+        if depth == 0 {
+            self.start(&shape)?;
+        } else {
+            let bound = [&shape, &b.state, &b.candidates, &b.path_scores, &b.rows[0], &b.inputs];
+            self.launch(Kernel::HeadExpand, &bound, Grid::One, 1)?;
         }
-        Ok(())
+        self.embed(nodes)?;
+        let head = heads.shape.block_of(depth);
+        let (matrix, bias) = (HeadMatrix::Block { head, layer: 0 }, HeadVector::BlockBias { head, layer: 0 });
+        let input = Rows { buffer: &b.inputs, row: 0, stride: stride(2 * hidden) };
+        let states = Rows { buffer: &b.rows[0], row: slot, stride: stride(hidden) };
+        self.block(matrix, bias, input, states, nodes)?;
+        self.output(depth, states, slot, nodes)?;
+        self.rank(&shape, nodes)?;
+        self.correct(&shape, nodes)
     }
 
     /// What kernels must know of the nodes at `depth` whose slots begin at `slot`, with so many rows of logits.

@@ -282,7 +282,7 @@ pub enum Purpose<'a> {
     Prefill,
     /// Logits, for whoever looks at them.
     Evaluate,
-    /// What draft heads do for one draft, alone.
+    /// What draft heads do for one draft, alone, in a step of these rows.
     Heads,
     /// A decode step of these rows.
     Decode {
@@ -353,7 +353,11 @@ impl Plan {
     /// `Internal` for a shader that cannot be composed.
     pub fn compile_heads(&self, kernels: &Kernels) -> Result<()> {
         let (size, workgroup) = (PassSize::fitted(1, 1), kernels.gpu().caps.workgroup as usize);
-        self.draft.heads().iter().try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
+        self.draft
+            .heads()
+            .all()
+            .iter()
+            .try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
     }
 
     /// Has the device compile in the background what drafting needs.
@@ -368,7 +372,7 @@ impl Plan {
     /// The launches of one pass of this size, in order.
     pub fn launches(&self, purpose: Purpose<'_>, size: PassSize) -> Vec<&Launch> {
         if purpose == Purpose::Heads {
-            return self.draft.heads().iter().collect();
+            return self.draft.heads().behind(size.rows).iter().collect();
         }
         let mut launches: Vec<&Launch> = self.body.iter().collect();
         if purpose != Purpose::Prefill {
