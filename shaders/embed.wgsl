@@ -22,8 +22,8 @@ fn embed(@builtin(global_invocation_id) id: vec3u) {
   }
   let values = row_octet(token, step);
   let to = row * shape.output_stride + shape.output_offset + step * 2u;
-  residual[to] = vec4f(values[0], values[1], values[2], values[3]);
+  residual[to] = values.low;
   if (step * 8u + 4u < shape.columns) {
-    residual[to + 1u] = vec4f(values[4], values[5], values[6], values[7]);
+    residual[to + 1u] = values.high;
   }
 }

@@ -1,10 +1,11 @@
 // Ranks the candidates kept of a row anew for one node: what the node's own token makes of each is added to its logit
-// (the idea of DSpark's Markov head). One workgroup a node. Recurrent heads have ranked a row for every node; parallel
+// (the idea of DSpark's Markov head). One thread a node. Recurrent heads have ranked a row for every node; parallel
 // heads have one row for all nodes of a depth, and the nodes are the candidates kept of the depth above.
 // Oracle: `correct` in src/speculate/heads.rs.
 #import "lib/packed_row.wgsl"
 #import "lib/sampling.wgsl"
 #import "lib/heads.wgsl"
+#import "lib/ranked.wgsl"
 
 @group(0) @binding(0) var<uniform> sampling: Sampling;
 @group(0) @binding(1) var<uniform> heads: HeadShape;
@@ -14,27 +15,32 @@
 @group(0) @binding(5) var<storage, read> kept: array<Kept>;                          // [row of logits]
 @group(0) @binding(6) var<storage, read_write> head_candidates: array<HeadCandidate>; // [slot, TOP_K]
 
-const THREADS = 16u;
-var<workgroup> scores: array<f32, TOP_K>;
+override WORKGROUP: u32 = 8u;
+
+// A candidate's key has its token, and below that, in so many bits, its place before the correction.
+const PLACE_BITS = 4u;
 
 fn correction(token: u32, draft: u32) -> f32 {
   var sum = 0.0;
-  for (var step = 0u; step * 8u < shape.columns; step++) {
+  var step = 0u;
+  loop {
     let previous = row_octet(token, step);
     let current = row_octet(heads.vocabulary + draft, step);
-    for (var k = 0u; k < min(8u, shape.columns - step * 8u); k++) {
-      sum += previous[k] * current[k];
+    sum += dot(previous.low, current.low) + dot(previous.high, current.high);
+    step += 1u;
+    if (step * 8u >= shape.columns) {
+      break;
     }
   }
   return sum;
 }
 
-@compute @workgroup_size(THREADS)
-fn head_correct(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_index) thread: u32) {
-  if (state.finish != 0u) {
+@compute @workgroup_size(WORKGROUP)
+fn head_correct(@builtin(global_invocation_id) id: vec3u) {
+  let node = id.x;
+  if (node >= heads.nodes || state.finish != 0u) {
     return;
   }
-  let node = workgroup.x;
   var slot = heads.first_slot + node;
   var row = slot;                  // whose candidates these are
   var previous = 0u;               // the node's token
@@ -52,38 +58,26 @@ fn head_correct(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocati
       next_slot = 1u + row * TOP_K;
     }
   }
-  if (thread < TOP_K) {
-    var score = kept[row].scores[thread];
-    if (previous != NO_TOKEN && score > LOWEST) {
-      let inverse_temperature = select(1.0, sampling.inverse_temperature, sampling.inverse_temperature > 0.0);
-      score += correction(previous, kept[row].drafts[thread]) * inverse_temperature;
-    }
-    scores[thread] = score;
+  let inverse_temperature = select(1.0, sampling.inverse_temperature, sampling.inverse_temperature > 0.0);
+  var list = none_ranked();
+  for (var place = 0u; place < TOP_K; place++) {
+    let token = kept[row].tokens[place];
+    let score = kept[row].scores[place];
+    let added = correction(previous, kept[row].drafts[place]) * inverse_temperature;
+    let key = select((token << PLACE_BITS) | place, NO_TOKEN, token == NO_TOKEN);
+    list = with_ranked(list, score + select(0.0, added, previous != NO_TOKEN && token != NO_TOKEN), key);
   }
-  workgroupBarrier();
-  if (thread >= TOP_K) {
-    return;
-  }
-  let token = kept[row].tokens[thread];
-  let score = scores[thread];
   let reference = kept[row].scores[0];
-  var top = reference;
-  for (var i = 0u; i < TOP_K; i++) {
-    top = max(top, scores[i]);
+  let top = max(reference, list.s0.x);
+  let log_total = log(kept[row].rest * exp(reference - top) + weight_of(list, top));
+  var scores = scores_of(list);
+  var keys = keys_of(list);
+  for (var rank = 0u; rank < TOP_K; rank++) {
+    let found = keys[rank] != NO_TOKEN;
+    let place = keys[rank] & ((1u << PLACE_BITS) - 1u);
+    head_candidates[slot * TOP_K + rank] = HeadCandidate(
+      select(NO_TOKEN, keys[rank] >> PLACE_BITS, found),
+      select(LOWEST, scores[rank] - top - log_total, found),
+      select(NO_SLOT, next_slot + place, found && next_slot != NO_SLOT));
   }
-  var total = kept[row].rest * exp(reference - top);
-  var rank = 0u;
-  for (var i = 0u; i < TOP_K; i++) {
-    let other = kept[row].tokens[i];
-    if (other != NO_TOKEN) {
-      total += exp(scores[i] - top);
-    }
-    let is_lower = other < token || (other == token && i < thread);
-    rank += u32(scores[i] > score || (scores[i] == score && is_lower));
-  }
-  let found = token != NO_TOKEN;
-  head_candidates[slot * TOP_K + rank] = HeadCandidate(
-    token,
-    select(LOWEST, score - top - log(total), found),
-    select(NO_SLOT, next_slot + thread, found && next_slot != NO_SLOT));
 }

@@ -27,6 +27,10 @@ fn add_top(sum: f32, x: Octet) -> f32 {
   return sum + x.low.w + x.high.w;
 }
 
-fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
-  return f32((weights[at + (k >> 2u) * TILES].q[quad][output] >> (8u * (k & 3u))) & 0xffu);
+fn row_quants(at: u32, quad: u32, output: u32) -> Octet {
+  return Octet(bytes_of(weights[at].q[quad][output]), bytes_of(weights[at + TILES].q[quad][output]));
+}
+
+fn bytes_of(word: u32) -> vec4f {
+  return vec4f(vec4i((vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(0xffu)));
 }

@@ -23,19 +23,23 @@ fn unpack(a: vec4u, b: vec4u, c: vec4u, d: vec4u) -> Step {
 }
 
 fn load_scales(at: u32) -> Scales {
-  let one = load_scale(at, 0u);
+  let one = Scale(vec4f(1.0), vec4f(0.0));
   return Scales(one, one, one, one);
 }
 
-fn load_scale(at: u32, quad: u32) -> Scale {
-  return Scale(vec4f(1.0), vec4f(0.0));
+fn row_scale(at: u32, quad: u32, output: u32) -> vec2f {
+  return vec2f(1.0, 0.0);
 }
 
 fn add_top(sum: f32, x: Octet) -> f32 {
   return sum;
 }
 
-fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
-  let word = weights[at + (k >> 1u) * TILES].q[quad];
-  return select(even(word), odd(word), (k & 1u) == 1u)[output];
+fn row_quants(at: u32, quad: u32, output: u32) -> Octet {
+  let words = vec4u(
+    weights[at].q[quad][output], weights[at + TILES].q[quad][output],
+    weights[at + 2u * TILES].q[quad][output], weights[at + 3u * TILES].q[quad][output]);
+  let x = even(words);
+  let y = odd(words);
+  return Octet(vec4f(x.x, y.x, x.y, y.y), vec4f(x.z, y.z, x.w, y.w));
 }

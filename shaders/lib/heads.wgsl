@@ -16,13 +16,14 @@ struct HeadShape {
   drafts: u32,         // draft vocabulary
   logit_stride: u32,   // vec4f from one row of draft logits to the next
   chunks: u32,         // chunks of one of them
-  is_mapped: u32,      // whether a draft id's token stands in the token map
   is_recurrent: u32,
   depths: u32,
   depth: u32,          // of the nodes whose children this launch ranks
   first_slot: u32,     // of that depth
   parents: u32,        // slots of the depth above
   first_parent: u32,   // the first of them
+  rows: u32,           // rows of logits that one launch ranks
+  nodes: u32,          // nodes that a correction ranks them for
 }
 
 // A token that a draft head proposes, in descending order of probability.

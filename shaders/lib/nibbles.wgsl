@@ -28,6 +28,11 @@ fn add_top(sum: f32, x: Octet) -> f32 {
   return sum + x.high.w;
 }
 
-fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
-  return f32((weights[at].q[quad][output] >> (4u * k)) & 0xfu);
+fn row_quants(at: u32, quad: u32, output: u32) -> Octet {
+  let word = weights[at].q[quad][output];
+  return Octet(nibbles_of(word & 0xffffu), nibbles_of(word >> 16u));
+}
+
+fn nibbles_of(word: u32) -> vec4f {
+  return vec4f(vec4i((vec4u(word) >> vec4u(0u, 4u, 8u, 12u)) & vec4u(0xfu)));
 }

@@ -29,18 +29,24 @@ fn unpack(a: vec4u, b: vec4u, c: vec4u, d: vec4u, e: vec4u, f: vec4u, g: vec4u, 
 }
 
 fn load_scales(at: u32) -> Scales {
-  let one = load_scale(at, 0u);
+  let one = Scale(vec4f(1.0), vec4f(0.0));
   return Scales(one, one, one, one);
 }
 
-fn load_scale(at: u32, quad: u32) -> Scale {
-  return Scale(vec4f(1.0), vec4f(0.0));
+fn row_scale(at: u32, quad: u32, output: u32) -> vec2f {
+  return vec2f(1.0, 0.0);
 }
 
 fn add_top(sum: f32, x: Octet) -> f32 {
   return sum;
 }
 
-fn quant(at: u32, quad: u32, output: u32, k: u32) -> f32 {
-  return bitcast<f32>(weights[at + k * TILES].q[quad][output]);
+fn row_quants(at: u32, quad: u32, output: u32) -> Octet {
+  return Octet(floats_of(at, quad, output), floats_of(at + 4u * TILES, quad, output));
+}
+
+fn floats_of(at: u32, quad: u32, output: u32) -> vec4f {
+  return bitcast<vec4f>(vec4u(
+    weights[at].q[quad][output], weights[at + TILES].q[quad][output],
+    weights[at + 2u * TILES].q[quad][output], weights[at + 3u * TILES].q[quad][output]));
 }

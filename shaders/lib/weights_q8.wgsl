@@ -9,8 +9,9 @@ fn load_scales(at: u32) -> Scales {
   return Scales(scale_of(words.q[0]), scale_of(words.q[1]), scale_of(words.q[2]), scale_of(words.q[3]));
 }
 
-fn load_scale(at: u32, quad: u32) -> Scale {
-  return scale_of(weights[at].q[quad]);
+fn row_scale(at: u32, quad: u32, output: u32) -> vec2f {
+  let scale = bitcast<f32>(weights[at].q[quad][output]);
+  return vec2f(scale, -128.0 * scale);
 }
 
 fn scale_of(word: vec4u) -> Scale {

@@ -10,6 +10,6 @@ fn load_scales(at: u32) -> Scales {
     Scale(bitcast<vec4f>(scales.q[3]), bitcast<vec4f>(minimums.q[3])));
 }
 
-fn load_scale(at: u32, quad: u32) -> Scale {
-  return Scale(bitcast<vec4f>(weights[at].q[quad]), bitcast<vec4f>(weights[at + TILES].q[quad]));
+fn row_scale(at: u32, quad: u32, output: u32) -> vec2f {
+  return bitcast<vec2f>(vec2u(weights[at].q[quad][output], weights[at + TILES].q[quad][output]));
 }

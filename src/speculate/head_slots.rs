@@ -72,6 +72,12 @@ impl Levels {
         }
     }
 
+    /// The same with no more than so many levels.
+    #[must_use]
+    pub fn limited(self, levels: usize) -> Self {
+        Self { depths: levels.min(self.depths), ..self }
+    }
+
     /// The nodes whose children are to be ranked next; none behind the last level.
     pub fn nodes(&self) -> &[Expanded] {
         &self.nodes

@@ -39,6 +39,19 @@ pub const fn first_slot(depth: usize, width: usize) -> usize {
     if depth == 0 { 0 } else { 1 + (depth - 1) * width }
 }
 
+/// Rows of a pass behind which recurrent heads draft fewer levels: no more than such a tree can be deep.
+pub const SHORT_ROWS: usize = 4;
+
+/// Of `depths` levels, those that heads draft in a step whose pass has so many rows. A tree of n nodes has none deeper than n - 1,
+/// and the next pass seldom has room for more rows than this one. Recurrent heads read the output matrix at every level, parallel
+/// ones once for all.
+pub const fn levels(form: HeadForm, depths: usize, rows: usize) -> usize {
+    match form {
+        HeadForm::Recurrent if rows <= SHORT_ROWS && depths >= SHORT_ROWS => SHORT_ROWS - 1,
+        _ => depths,
+    }
+}
+
 /// Chunks of a draft vocabulary; the group of four ids number q is in chunk q modulo this.
 pub const fn chunks(draft_vocab: usize) -> usize {
     let (quads, large) = (draft_vocab.div_ceil(QUAD), draft_vocab.div_ceil(CHUNK_IDS));
@@ -175,6 +188,13 @@ mod tests {
     #[test]
     fn chunks_hold_128_ids_and_small_vocabularies_are_cut_finer() {
         assert_eq!([1, 4, 5, 200, 512, 8192, 8193, 49152].map(chunks), [1, 1, 2, 50, 64, 64, 65, 384]);
+    }
+
+    #[test]
+    fn recurrent_heads_draft_as_deep_as_a_tree_of_the_rows_can_be() {
+        assert_eq!([1, 4, 5, 64].map(|rows| levels(HeadForm::Recurrent, 5, rows)), [3, 3, 5, 5]);
+        assert_eq!([2, 3, 4].map(|depths| levels(HeadForm::Recurrent, depths, 1)), [2, 3, 3]);
+        assert_eq!(levels(HeadForm::Parallel, 5, 1), 5);
     }
 
     #[test]

@@ -350,6 +350,8 @@ async fn load(source: JsValue, heads: JsValue, options: JsValue, on_progress: Op
         Some(measured) => engine.set_measured(measured).await?,
         None => engine.measure_costs().await?,
     }
+    // Not earlier: compiling beside the passes that were measured would have slowed them.
+    engine.backend().prepare_drafting()?;
     if let Some(heads) = &mut info.heads {
         heads.draft_ms = engine.costs().heads_ms();
     }

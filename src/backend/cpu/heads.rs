@@ -227,9 +227,17 @@ impl HeadDraft<'_> {
     /// # Errors
     /// `MissingTensor`.
     pub fn candidates(&self, root: u32) -> Result<HeadCandidates> {
+        self.candidates_within(root, self.heads.shape.depths)
+    }
+
+    /// The same where recurrent heads draft no more than so many [levels](crate::speculate::heads::levels).
+    ///
+    /// # Errors
+    /// `MissingTensor`.
+    pub fn candidates_within(&self, root: u32, levels: usize) -> Result<HeadCandidates> {
         match self.heads.shape.form {
             HeadForm::Parallel => self.parallel(root),
-            HeadForm::Recurrent => self.recurrent(root),
+            HeadForm::Recurrent => self.recurrent(root, levels),
         }
     }
 
@@ -242,10 +250,10 @@ impl HeadDraft<'_> {
         head_slots::parallel(&self.heads.shape, root, &rankings.collect::<Result<Vec<_>>>()?, correct)
     }
 
-    fn recurrent(&self, root: u32) -> Result<HeadCandidates> {
-        let mut levels = Levels::new(&self.heads.shape, root);
+    fn recurrent(&self, root: u32, count: usize) -> Result<HeadCandidates> {
+        let mut levels = Levels::new(&self.heads.shape, root).limited(count);
         let mut above = vec![self.hidden.to_vec()];
-        for depth in 0..self.heads.shape.depths {
+        for depth in 0..count {
             let (mut states, mut rankings) = (Vec::new(), Vec::new());
             for node in levels.nodes() {
                 let state = self.heads.next_state(self.target, depth, &above[node.parent], node.token)?;

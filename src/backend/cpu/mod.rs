@@ -21,6 +21,7 @@ use crate::model::weights::{Matrix, Vector, WeightSink};
 use crate::speculate::accept::AcceptRule;
 use crate::speculate::costs::PassCosts;
 use crate::speculate::grow::HeadCandidates;
+use crate::speculate::heads::levels;
 use crate::speculate::recycling::Successors;
 use crate::speculate::tree::Tree;
 use crate::speculate::{Calibration, Source, Sources};
@@ -214,15 +215,20 @@ impl CpuBackend {
         record.logprobs = generation.logprobs(&walk, &verified.processed);
         if !drafters.is_empty() && generation.setup.draft.nodes() > 1 && generation.finish.is_none() {
             let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
-            let heads = self.head_candidates(generation, drafters, &last)?;
+            let heads = self.head_candidates(generation, (drafters, rows), &last)?;
             generation.draft(drafters, &self.successors, heads, &mut record)?;
         }
         running.records.push_back(record);
         Ok(())
     }
 
-    /// What draft heads propose below the last token of the text. `residual` is the last visited row's.
-    fn head_candidates(&self, generation: &Generation, drafters: Sources, residual: &[f32]) -> Result<HeadCandidates> {
+    /// What draft heads propose below the last token of the text in a step of so many rows. `residual` is the last visited row's.
+    fn head_candidates(
+        &self,
+        generation: &Generation,
+        (drafters, rows): (Sources, usize),
+        residual: &[f32],
+    ) -> Result<HeadCandidates> {
         let setup = &generation.setup;
         match (&self.heads, generation.text.last()) {
             (Some(heads), Some(&root)) if drafters.contains(Source::Heads) => {
@@ -233,7 +239,8 @@ impl CpuBackend {
                     shares_noise: setup.rule() != AcceptRule::Rejection,
                 };
                 let hidden = ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
-                heads.draft(self.target(), &hidden, scene).candidates(root)
+                let levels = levels(heads.shape().form, heads.shape().depths, rows);
+                heads.draft(self.target(), &hidden, scene).candidates_within(root, levels)
             }
             _ => Ok(HeadCandidates::default()),
         }

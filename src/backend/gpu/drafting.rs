@@ -1,6 +1,7 @@
 //! What drafting keeps on the device, and the launches behind the choice of tokens: learn, accept, commit, draft.
 
 use super::device::Gpu;
+use super::heads::HeadLaunches;
 use super::kernels::Kernel;
 use super::layout::{CommitShape, DraftingShape, HeadSlots, QUAD};
 use super::plan::{Builder, Grid, Launch};
@@ -95,7 +96,7 @@ pub struct DraftLaunches {
     rules: RuleLaunches,
     accept: Launch,
     commit: Vec<Launch>,
-    heads: Vec<Launch>,
+    heads: HeadLaunches,
     draft: Launch,
 }
 
@@ -128,7 +129,7 @@ impl DraftLaunches {
                 Grid::One,
             )?,
             commit: commit.collect::<Result<_>>()?,
-            heads: builder.heads.map_or_else(|| Ok(Vec::new()), |heads| heads.launches(builder))?,
+            heads: builder.heads.map_or_else(|| Ok(HeadLaunches::default()), |heads| heads.launches(builder))?,
             draft: builder.launch(
                 Kernel::Draft,
                 None,
@@ -139,8 +140,13 @@ impl DraftLaunches {
     }
 
     /// The launches of draft heads.
-    pub fn heads(&self) -> &[Launch] {
+    pub fn heads(&self) -> &HeadLaunches {
         &self.heads
+    }
+
+    /// What only drafting launches, whoever drafts.
+    pub fn common(&self) -> impl Iterator<Item = &Launch> {
+        std::iter::once(&self.recycle).chain(&self.commit).chain([&self.draft])
     }
 
     /// What a step of `rows` rows launches between the choice of tokens and the walk, in order.
@@ -159,7 +165,7 @@ impl DraftLaunches {
     pub fn behind_walk(&self, plan: &DraftPlan, drafters: Sources, rows: usize) -> impl Iterator<Item = &Launch> {
         let drafting = plan.nodes() > 1;
         let commits = if rows > 1 { &self.commit[..] } else { &[] };
-        let heads = if drafting && drafters.contains(Source::Heads) { &self.heads[..] } else { &[] };
+        let heads = if drafting && drafters.contains(Source::Heads) { self.heads.behind(rows) } else { &[] };
         commits.iter().chain(heads).chain((drafting && !drafters.is_empty()).then_some(&self.draft))
     }
 }

@@ -18,7 +18,7 @@ use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVect
 use crate::model::packing::STEP_VALUES;
 use crate::model::weights::{Matrix, Vector};
 use crate::speculate::grow::{HeadCandidate, HeadCandidates};
-use crate::speculate::heads::{BEAM, TOP_K, chunks, first_slot, slots};
+use crate::speculate::heads::{BEAM, SHORT_ROWS, TOP_K, chunks, first_slot, levels, slots};
 
 /// Rows of the buffers of heads begin at multiples of this many floats, so that each can be bound by itself
 /// (WebGPU's default `minStorageBufferOffsetAlignment` is 256 bytes).
@@ -111,17 +111,46 @@ impl GpuHeads {
     ///
     /// # Errors
     /// `MissingTensor`, `Internal`.
-    pub fn launches(&self, builder: &Builder<'_>) -> Result<Vec<Launch>> {
+    pub fn launches(&self, builder: &Builder<'_>) -> Result<HeadLaunches> {
         let mut rounds = Rounds { builder, heads: self, launches: Vec::new() };
-        match self.shape.form {
-            HeadForm::Parallel => rounds.parallel()?,
-            HeadForm::Recurrent => rounds.recurrent()?,
-        }
-        Ok(rounds.launches)
+        let short = match self.shape.form {
+            HeadForm::Parallel => {
+                rounds.parallel()?;
+                rounds.launches.len()
+            }
+            HeadForm::Recurrent => {
+                let (short, all) = (levels(self.shape.form, self.shape.depths, 1), self.shape.depths);
+                (0..short).try_for_each(|depth| rounds.recurrent(depth))?;
+                let count = rounds.launches.len();
+                (short..all).try_for_each(|depth| rounds.recurrent(depth))?;
+                count
+            }
+        };
+        Ok(HeadLaunches { launches: rounds.launches, short })
     }
 
     fn matrix(&self, matrix: HeadMatrix) -> Result<&GpuMatrix> {
         self.weights.matrix(Matrix::Heads(matrix))
+    }
+}
+
+/// The launches of one draft.
+#[derive(Debug, Default)]
+pub struct HeadLaunches {
+    launches: Vec<Launch>,
+    /// How many of them there are behind passes of few rows.
+    short: usize,
+}
+
+impl HeadLaunches {
+    /// All of them.
+    pub fn all(&self) -> &[Launch] {
+        &self.launches
+    }
+
+    /// Those of a step whose pass has so many rows.
+    pub fn behind(&self, rows: usize) -> &[Launch] {
+        if rows <= SHORT_ROWS { &self.launches[..self.short] } else { &self.launches }
     }
 }
 
@@ -151,7 +180,7 @@ impl<'a> Rounds<'a> {
     fn parallel(&mut self) -> Result<()> {
         let (heads, b) = (self.heads, &self.heads.buffers);
         let DraftHeads { depths, layers, hidden_size, .. } = heads.shape;
-        let shape = self.shape(0, 0);
+        let shape = self.shape(0, 0, depths);
         self.start(&shape)?;
         let rows = |layer: usize, row| Rows { buffer: &b.rows[layer % 2], row, stride: stride(hidden_size) };
         let input = Rows { buffer: &b.inputs, row: 0, stride: stride(hidden_size) };
@@ -172,34 +201,32 @@ impl<'a> Rounds<'a> {
         self.correct(&shape, slots(&heads.shape))
     }
 
-    fn recurrent(&mut self) -> Result<()> {
+    /// The level of recurrent heads that ranks the children of nodes at `depth`.
+    fn recurrent(&mut self, depth: usize) -> Result<()> {
         let (heads, b) = (self.heads, &self.heads.buffers);
         let hidden = heads.shape.hidden_size;
-        for depth in 0..heads.shape.depths {
-            let slot = first_slot(depth, BEAM);
-            let nodes = if depth == 0 { 1 } else { BEAM };
-            let shape = self.shape(depth, slot);
-            if depth == 0 {
-                self.start(&shape)?;
-            } else {
-                let bound = [&shape, &b.state, &b.candidates, &b.path_scores, &b.rows[0], &b.inputs];
-                self.launch(Kernel::HeadExpand, &bound, Grid::One, 1)?;
-            }
-            self.embed(nodes)?;
-            let head = heads.shape.block_of(depth);
-            let (matrix, bias) = (HeadMatrix::Block { head, layer: 0 }, HeadVector::BlockBias { head, layer: 0 });
-            let input = Rows { buffer: &b.inputs, row: 0, stride: stride(2 * hidden) };
-            let states = Rows { buffer: &b.rows[0], row: slot, stride: stride(hidden) };
-            self.block(matrix, bias, input, states, nodes)?;
-            self.output(depth, states, slot, nodes)?;
-            self.rank(&shape, nodes)?;
-            self.correct(&shape, nodes)?;
+        let slot = first_slot(depth, BEAM);
+        let nodes = if depth == 0 { 1 } else { BEAM };
+        let shape = self.shape(depth, slot, nodes);
+        if depth == 0 {
+            self.start(&shape)?;
+        } else {
+            let bound = [&shape, &b.state, &b.candidates, &b.path_scores, &b.rows[0], &b.inputs];
+            self.launch(Kernel::HeadExpand, &bound, Grid::One, 1)?;
         }
-        Ok(())
+        self.embed(nodes)?;
+        let head = heads.shape.block_of(depth);
+        let (matrix, bias) = (HeadMatrix::Block { head, layer: 0 }, HeadVector::BlockBias { head, layer: 0 });
+        let input = Rows { buffer: &b.inputs, row: 0, stride: stride(2 * hidden) };
+        let states = Rows { buffer: &b.rows[0], row: slot, stride: stride(hidden) };
+        self.block(matrix, bias, input, states, nodes)?;
+        self.output(depth, states, slot, nodes)?;
+        self.rank(&shape, nodes)?;
+        self.correct(&shape, nodes)
     }
 
-    /// What kernels must know of the nodes at `depth` whose slots begin at `slot`.
-    fn shape(&self, depth: usize, slot: usize) -> wgpu::Buffer {
+    /// What kernels must know of the nodes at `depth` whose slots begin at `slot`, with so many rows of logits.
+    fn shape(&self, depth: usize, slot: usize, rows: usize) -> wgpu::Buffer {
         let heads = &self.heads.shape;
         let (hidden, recurrent) = (heads.hidden_size, heads.form == HeadForm::Recurrent);
         let columns = if recurrent { 2 * hidden } else { hidden };
@@ -213,13 +240,14 @@ impl<'a> Rounds<'a> {
             drafts: heads.draft_vocab as u32,
             logit_stride: quads(stride(heads.draft_vocab)),
             chunks: chunks(heads.draft_vocab) as u32,
-            is_mapped: heads.token_map.is_some().into(),
             is_recurrent: recurrent.into(),
             depths: heads.depths as u32,
             depth: depth as u32,
             first_slot: slot as u32,
             parents: if depth == 1 { 1 } else { BEAM as u32 },
             first_parent: first_slot(depth.saturating_sub(1), BEAM) as u32,
+            rows: rows as u32,
+            nodes: if recurrent { rows } else { slots(heads) } as u32,
         };
         self.builder.gpu.uniform("heads", &shape)
     }
@@ -309,7 +337,7 @@ impl<'a> Rounds<'a> {
         let bound = [sampling, shape, &b.state, &b.logits, &b.token_map, &b.bests];
         self.launch(Kernel::HeadChunks, &bound, Grid::Items(chunks(self.heads.shape.draft_vocab)), rows)?;
         let bound = [shape, &b.state, &b.bests, &b.token_map, &b.kept, &b.candidates];
-        self.launch(Kernel::HeadRank, &bound, Grid::Rows, rows)
+        self.launch(Kernel::HeadRank, &bound, Grid::RowThreads, rows)
     }
 
     /// What the tokens of `nodes` nodes make of the candidates, where the heads have a correction.
@@ -324,7 +352,7 @@ impl<'a> Rounds<'a> {
         let bound = [&builder.buffers.sampling, shape, &matrix_shape, &b.state, &part.buffer, &b.kept, &b.candidates];
         let resources = bound.map(|b| b.as_entire_buffer_binding());
         let kernel = (Kernel::HeadCorrect, Some(matrix.format()));
-        self.launches.push(builder.launch_rows(kernel, &resources, Grid::Rows, nodes)?);
+        self.launches.push(builder.launch_rows(kernel, &resources, Grid::RowThreads, nodes)?);
         Ok(())
     }
 }

@@ -146,10 +146,12 @@ impl Kernel {
 
     /// What of a specialisation the kernel has.
     const fn special(self, special: Special) -> Special {
-        let Special { noisy, listed, committed, tree } = special;
-        let none = Special { noisy: false, listed: false, committed: false, tree: false };
+        let Special { noisy, listed, committed, tree, mapped } = special;
+        let none = Special { noisy: false, listed: false, committed: false, tree: false, mapped: false };
         match self {
-            Self::Sample | Self::Recycle | Self::HeadChunks => Special { noisy, ..none },
+            Self::Sample | Self::Recycle => Special { noisy, ..none },
+            Self::HeadChunks => Special { noisy, mapped, ..none },
+            Self::HeadRank => Special { mapped, ..none },
             Self::Draft => Special { noisy, listed, ..none },
             Self::AttentionChunks => Special { committed, tree, ..none },
             _ => none,
@@ -169,12 +171,20 @@ pub struct Special {
     pub committed: bool,
     /// Attention to all but them.
     pub tree: bool,
+    /// The tokens of draft ids stand in a map.
+    pub mapped: bool,
 }
 
 impl Special {
     /// The constants of the shaders, and their values.
-    const fn constants(self) -> [(&'static str, bool); 4] {
-        [("NOISY", self.noisy), ("LISTED", self.listed), ("COMMITTED", self.committed), ("TREE", self.tree)]
+    const fn constants(self) -> [(&'static str, bool); 5] {
+        [
+            ("NOISY", self.noisy),
+            ("LISTED", self.listed),
+            ("COMMITTED", self.committed),
+            ("TREE", self.tree),
+            ("MAPPED", self.mapped),
+        ]
     }
 }
 

@@ -317,13 +317,14 @@ pub struct HeadShape {
     pub drafts: u32,
     pub logit_stride: u32,
     pub chunks: u32,
-    pub is_mapped: u32,
     pub is_recurrent: u32,
     pub depths: u32,
     pub depth: u32,
     pub first_slot: u32,
     pub parents: u32,
     pub first_parent: u32,
+    pub rows: u32,
+    pub nodes: u32,
 }
 
 /// `HeadCandidate` in shaders/lib/heads.wgsl.

@@ -170,6 +170,14 @@ impl GpuBackend {
         self_check(&self.gpu, &self.kernels, &self.weights, &self.config).await
     }
 
+    /// Has the device compile in the background what drafting needs, so that the first draft does not wait for it.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub fn prepare_drafting(&self) -> Result<()> {
+        self.plan.compile_drafting(&self.kernels)
+    }
+
     /// Gives the device and all its memory back at once, without waiting for a garbage collector. Calls fail from now on.
     pub fn release(&self) {
         self.gpu.device.destroy();

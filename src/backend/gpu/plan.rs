@@ -132,6 +132,8 @@ pub struct Launch {
     grid: Grid,
     /// Rows, where they are not the pass's.
     rows: Option<usize>,
+    /// Whether the tokens of draft ids stand in a map.
+    mapped: bool,
 }
 
 /// What is known of a pass when it is encoded.
@@ -153,7 +155,7 @@ impl Launch {
     /// The variant that computes in a pass of this size.
     pub fn variant(&self, size: PassSize, workgroup: usize) -> Variant {
         let size = self.own_size(size);
-        let mut special = Special { noisy: size.noisy, listed: size.listed, ..Special::default() };
+        let mut special = Special { noisy: size.noisy, listed: size.listed, mapped: self.mapped, ..Special::default() };
         let mut tile = size.tile;
         match self.grid {
             Grid::Chunks { role, .. } => {
@@ -280,7 +282,7 @@ pub enum Purpose<'a> {
     Prefill,
     /// Logits, for whoever looks at them.
     Evaluate,
-    /// What draft heads do for one draft, alone.
+    /// What draft heads do for one draft, alone, in a step of these rows.
     Heads,
     /// A decode step of these rows.
     Decode {
@@ -351,13 +353,26 @@ impl Plan {
     /// `Internal` for a shader that cannot be composed.
     pub fn compile_heads(&self, kernels: &Kernels) -> Result<()> {
         let (size, workgroup) = (PassSize::fitted(1, 1), kernels.gpu().caps.workgroup as usize);
-        self.draft.heads().iter().try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
+        self.draft
+            .heads()
+            .all()
+            .iter()
+            .try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
+    }
+
+    /// Has the device compile in the background what drafting needs.
+    ///
+    /// # Errors
+    /// `Internal` for a shader that cannot be composed.
+    pub fn compile_drafting(&self, kernels: &Kernels) -> Result<()> {
+        let (size, workgroup) = (PassSize::fitted(1, 1), kernels.gpu().caps.workgroup as usize);
+        self.draft.common().try_for_each(|launch| kernels.is_ready(launch.variant(size, workgroup)).map(drop))
     }
 
     /// The launches of one pass of this size, in order.
     pub fn launches(&self, purpose: Purpose<'_>, size: PassSize) -> Vec<&Launch> {
         if purpose == Purpose::Heads {
-            return self.draft.heads().iter().collect();
+            return self.draft.heads().behind(size.rows).iter().collect();
         }
         let mut launches: Vec<&Launch> = self.body.iter().collect();
         if purpose != Purpose::Prefill {
@@ -419,7 +434,8 @@ impl Builder<'_> {
         grid: Grid,
     ) -> Result<Launch> {
         let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_buffer_binding()).collect();
-        Ok(Launch { kernel, format, group: self.kernels.bind(kernel, format, &resources)?, grid, rows: None })
+        let group = self.kernels.bind(kernel, format, &resources)?;
+        Ok(Launch { kernel, format, group, grid, rows: None, mapped: false })
     }
 
     /// One launch over `rows` rows, whatever the pass has; `resources` in the order of the kernel's bindings.
@@ -433,7 +449,9 @@ impl Builder<'_> {
         grid: Grid,
         rows: usize,
     ) -> Result<Launch> {
-        Ok(Launch { kernel, format, group: self.kernels.bind(kernel, format, resources)?, grid, rows: Some(rows) })
+        let mapped = self.heads.is_some_and(|heads| heads.shape().token_map.is_some());
+        let group = self.kernels.bind(kernel, format, resources)?;
+        Ok(Launch { kernel, format, group, grid, rows: Some(rows), mapped })
     }
 
     /// One launch for each part of a matrix. Bindings: the shape, `before`, the part's words, `after`.
