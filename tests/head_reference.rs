@@ -9,7 +9,7 @@ use draftree::backend::cpu::CpuBackend;
 use draftree::backend::cpu::heads::{CpuHeads, DraftScene};
 use draftree::error::{Error, ErrorCode};
 use draftree::model::heads::HeadForm;
-use draftree::model::{ByteSource, HeadFile, Matrix};
+use draftree::model::{ByteSource, HeadFile, Matrix, Vector};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::grow::HeadCandidates;
 use draftree::speculate::heads::{BEAM, Ranking, Scoring, TOP_K, slots};
@@ -243,6 +243,42 @@ fn every_stored_layer_of_every_head_is_computed() {
             expected = step(&expected, &product(&weight, &expected), &bias);
         }
         assert_close(row, &expected, &format!("head {head}"));
+    }
+}
+
+#[test]
+fn what_other_layers_say_is_fused_with_the_hidden_row() {
+    let model = synthetic::Model::RAGGED.source();
+    let mut backend = harness::cpu(&model);
+    let text = Random::new(5).tokens(12, backend.config().vocab_size);
+    harness::prefill(&mut backend, 0, &text);
+    let root = Tree::chain(&text[11..]).unwrap();
+    let hidden = backend.hidden(11, &root).swap_remove(0);
+    let row = |file: &File| {
+        let heads = heads::cpu(&file.source(), &model);
+        backend.head_rows(&heads, 11, &root).unwrap().swap_remove(0)
+    };
+    let (_, weights) = harness::model_files::load(&model).unwrap();
+    let gain = &weights.vectors[&Vector::FinalNorm];
+    // The hidden row is the output of the last layer, normed with a gain.
+    let last: Vec<f32> = hidden.iter().zip(gain).map(|(x, gain)| x / gain).collect();
+    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
+        let kind = Heads { form, taps: &[0, 1], ..Heads::default() };
+        harness::assert_same_bits(&row(&heads::file(&model, kind)), &hidden, "fusion by zeros changes nothing");
+
+        let file = heads::file(&model, Heads { noise: 0.7, taps: &[1], ..kind });
+        let product = |file: &File, taps: &[f32]| {
+            let inputs = [&hidden, taps].concat();
+            step(&hidden, &product(&values(file, "fusion.weight"), &inputs), &values(file, "fusion.bias"))
+        };
+        assert_close(&row(&file), &product(&file, &last), "the last layer");
+
+        let file = heads::file(&model, Heads { noise: 0.7, ..kind });
+        let first: Vec<f32> = (0..hidden.len()).map(|i| (i % 7) as f32 - 3.0).collect();
+        let taps = [&first[..], &last].concat();
+        let reader = heads::cpu(&file.source(), &model);
+        assert_close(&reader.fuse(&hidden, &taps).unwrap(), &product(&file, &taps), "both layers, in their order");
+        assert_ne!(row(&file), reader.fuse(&hidden, &taps).unwrap(), "the first layer says something else");
     }
 }
 

@@ -7,7 +7,7 @@ mod harness;
 use std::cell::Cell;
 
 use draftree::error::{ErrorCode, Result};
-use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, head_layouts, stream_heads};
+use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, Taps, head_layouts, stream_heads};
 use draftree::model::heads::{HeadVector, model_identity};
 use draftree::model::quantize::{dequantize, quantize};
 use draftree::model::{
@@ -160,6 +160,41 @@ fn values_come_where_they_belong_in_every_float_type() {
         assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Trunk)), values);
         assert!(collected.vectors.is_empty(), "no bias");
     }
+}
+
+/// Heads that fuse the output of the tiny model's one layer.
+fn fused() -> File {
+    compact()
+        .word("taps", "[0]")
+        .with("fusion.weight", numbered(&[HIDDEN, 2 * HIDDEN], 40.0))
+        .with("fusion.bias", bias(50.0))
+}
+
+#[test]
+fn layers_to_fuse_are_named_by_the_file_and_their_matrix_comes_as_it_is() {
+    let (opened, fitted, collected) = collect(&fused()).unwrap();
+    assert_eq!((opened.taps, fitted.taps.layers().collect::<Vec<_>>()), (Taps::new(&[0]).unwrap(), vec![0]));
+    assert!(fitted.reads_more() && opened.to_string().contains("layers fused"));
+    assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Fusion))[..2], [40.0, 40.125]);
+    assert_eq!(collected.vectors[&Vector::Heads(HeadVector::FusionBias)][..2], [50.0, 50.125]);
+    let (_, plain, collected) = collect(&compact()).unwrap();
+    assert!(!plain.reads_more() && !collected.matrices.contains_key(&Matrix::Heads(HeadMatrix::Fusion)));
+    let (_, _, collected) = collect(&fused().quantised(TensorType::Q8_0)).unwrap();
+    assert_eq!(collected.matrices[&Matrix::Heads(HeadMatrix::Fusion)].0.format, PackedFormat::Q8);
+}
+
+#[test]
+fn fusion_that_contradicts_the_layers_named_is_refused() {
+    use ErrorCode::{BadModelFile, MissingTensor, ShapeMismatch, UnsupportedModel};
+    check_fault("no bias", &fused().without("fusion.bias"), MissingTensor, &["fusion.bias", "[32]"]);
+    check_fault("no matrix", &fused().without("fusion.weight"), MissingTensor, &["fusion.weight", "[32, 64]"]);
+    let wide = fused().word("taps", "[0,1]");
+    check_fault("two layers", &wide, ShapeMismatch, &["fusion.weight", "[32, 64]", "[32, 96]"]);
+    check_fault("no such layer", &fused().word("taps", "[1]"), ShapeMismatch, &["layer 1", "below 1", "another model"]);
+    check_fault("no list", &fused().word("taps", "0"), BadModelFile, &["taps", "\"0\""]);
+    let mut untold = fused();
+    untold.metadata.remove("taps");
+    check_fault("no layers", &untold, UnsupportedModel, &["fusion."]);
 }
 
 #[test]
@@ -383,7 +418,7 @@ fn a_damaged_header_is_an_error_or_other_heads_but_never_a_panic() {
         .quantised(TensorType::Q4_1)
         .word("trees", "[[0],[0,1]]")
         .word("calibration", "[[0.9,-0.1],[1.25,0]]");
-    for file in [subset.word("form", "parallel"), medusa(2, 1, ""), quantised] {
+    for file in [subset.word("form", "parallel"), medusa(2, 1, ""), quantised, fused()] {
         let bytes = file.bytes();
         let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
         for at in 0..header {

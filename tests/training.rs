@@ -11,7 +11,7 @@ use candle_core::{Device, Tensor};
 use draftree::backend::cpu::heads::CpuHeads;
 use draftree::backend::cpu::ops;
 use draftree::error::ErrorCode;
-use draftree::model::heads::{HeadForm, HeadOutput, model_identity};
+use draftree::model::heads::{HeadForm, HeadOutput, Taps, model_identity};
 use draftree::model::quantize::{dequantize, quantize};
 use draftree::model::{HeadFile, MemorySource, TensorType};
 use draftree::sampling::SamplingParams;
@@ -29,9 +29,19 @@ use harness::heads;
 use harness::random::Random;
 use pollster::block_on;
 
-const SHAPES: [HeadShape; 5] = {
-    let parallel =
-        HeadShape { form: HeadForm::Parallel, depths: 3, layers: 1, rank: 0, one_block: false, frozen_head: false };
+/// Layers that some heads fuse.
+const TAPS: [usize; 2] = [1, 3];
+
+fn shapes() -> [HeadShape; 6] {
+    let parallel = HeadShape {
+        form: HeadForm::Parallel,
+        depths: 3,
+        layers: 1,
+        rank: 0,
+        one_block: false,
+        frozen_head: false,
+        taps: Taps::NONE,
+    };
     let recurrent = HeadShape { form: HeadForm::Recurrent, one_block: true, ..parallel };
     [
         parallel,
@@ -39,8 +49,9 @@ const SHAPES: [HeadShape; 5] = {
         HeadShape { frozen_head: true, depths: 4, ..parallel },
         recurrent,
         HeadShape { one_block: false, rank: 32, ..recurrent },
+        HeadShape { taps: Taps::new(&TAPS).unwrap(), rank: 32, ..recurrent },
     ]
-};
+}
 
 fn target() -> TargetMatrices {
     let model = harness::embedded();
@@ -96,10 +107,17 @@ fn text(first: &[u32], length: u32) -> Text {
     Text { hidden: hidden.collect(), tokens }
 }
 
+/// What layers might say where the hidden row is this one, `[taps, hidden]`.
+fn taps(taps: Taps, hidden: &[f32]) -> Vec<f32> {
+    let tap = |tap: usize| hidden.iter().map(move |value| (value * (tap + 1) as f32).sin());
+    taps.layers().flat_map(tap).collect()
+}
+
 /// Logits of the file's heads below the tokens of `path`, the root first, depth by depth.
 fn logits(heads: &CpuHeads, target: &TargetMatrices, hidden: &[f32], path: &[u32]) -> Vec<Vec<f32>> {
+    let hidden = heads.fuse(hidden, &taps(heads.shape().taps, hidden)).unwrap();
     let parallel = match heads.shape().form {
-        HeadForm::Parallel => heads.parallel_rows(hidden).unwrap(),
+        HeadForm::Parallel => heads.parallel_rows(&hidden).unwrap(),
         HeadForm::Recurrent => Vec::new(),
     };
     let mut state = hidden.to_vec();
@@ -126,7 +144,9 @@ fn logits(heads: &CpuHeads, target: &TargetMatrices, hidden: &[f32], path: &[u32
 fn trained_logits(heads: &TrainHeads, target: &TargetMatrices, hidden: &[f32], path: &[u32]) -> Vec<Vec<f32>> {
     let row = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
     let embedded: Vec<Tensor> = path.iter().map(|&token| row(target.embedding().row(token as usize))).collect();
-    let rows = heads.rows(&row(hidden), &embedded, None).unwrap();
+    let taps = taps(heads.shape.taps, hidden);
+    let taps: Vec<Tensor> = taps.chunks_exact(hidden.len()).map(row).collect();
+    let rows = heads.rows(&heads.fuse(&row(hidden), &taps, None).unwrap(), &embedded, None).unwrap();
     let depths = rows.iter().zip(path).map(|(row, &token)| {
         let mut logits = row.matmul(&heads.head().t().unwrap()).unwrap();
         if let (Some(previous), Some(correction)) = (heads.previous(&[token]).unwrap(), heads.correction()) {
@@ -140,7 +160,7 @@ fn trained_logits(heads: &TrainHeads, target: &TargetMatrices, hidden: &[f32], p
 #[test]
 fn at_first_every_head_is_the_target_bit_for_bit() {
     let (target, text) = (target(), text(&[1, 403], 6));
-    for shape in SHAPES {
+    for shape in shapes() {
         for drafts in [512, 100] {
             let heads = begun(shape, drafts, false);
             let file = stored(&heads, TensorType::F32);
@@ -148,6 +168,12 @@ fn at_first_every_head_is_the_target_bit_for_bit() {
             for hidden in &text.hidden {
                 let row = Tensor::new(&hidden[..], &Device::Cpu).unwrap().unsqueeze(0).unwrap();
                 let embedded = vec![row.clone(); shape.depths];
+                let of_layers: Vec<Tensor> = taps(shape.taps, hidden)
+                    .chunks_exact(64)
+                    .map(|tap| Tensor::new(tap, &Device::Cpu).unwrap())
+                    .collect();
+                let of_layers: Vec<Tensor> = of_layers.iter().map(|tap| tap.unsqueeze(0).unwrap()).collect();
+                let row = heads.fuse(&row, &of_layers, None).unwrap();
                 for row in heads.rows(&row, &embedded, None).unwrap() {
                     let row: Vec<f32> = row.flatten_all().unwrap().to_vec1().unwrap();
                     harness::assert_same_bits(&row, hidden, "a row in training");
@@ -166,12 +192,13 @@ fn at_first_every_head_is_the_target_bit_for_bit() {
 fn what_is_stored_computes_what_was_trained() {
     let (target, text) = (target(), text(&[1, 403], 12));
     let largest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
-    for shape in SHAPES {
+    for shape in shapes() {
         for store in [TensorType::F32, TensorType::F16, TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1] {
             let heads = begun(shape, 200, true);
             let read = read(&stored(&heads, store));
             assert_eq!((read.shape().depths, read.shape().rank), (shape.depths, shape.rank));
             assert_eq!((read.shape().one_block, read.shape().warning.as_ref()), (shape.one_block, None));
+            assert_eq!(read.shape().taps, shape.taps);
             round(&heads, store);
             for (at, hidden) in text.hidden[..8].iter().enumerate() {
                 let path = &text.tokens[at..at + shape.depths];
@@ -198,12 +225,12 @@ fn round(heads: &TrainHeads, store: TensorType) {
 
 #[test]
 fn a_whole_frozen_output_matrix_is_the_targets_own_and_a_trained_one_is_stored() {
-    let frozen = HeadShape { frozen_head: true, ..SHAPES[0] };
+    let frozen = HeadShape { frozen_head: true, ..shapes()[0] };
     for (shape, drafts, output) in [
         (frozen, 512, HeadOutput::Target),
         (frozen, 100, HeadOutput::Shared),
-        (SHAPES[0], 512, HeadOutput::Shared),
-        (SHAPES[0], 100, HeadOutput::Shared),
+        (shapes()[0], 512, HeadOutput::Shared),
+        (shapes()[0], 100, HeadOutput::Shared),
     ] {
         let file = stored(&begun(shape, drafts, false), TensorType::Q8_0);
         assert_eq!(read(&file).shape().output, output);
@@ -214,7 +241,7 @@ fn a_whole_frozen_output_matrix_is_the_targets_own_and_a_trained_one_is_stored()
 
 #[test]
 fn rows_that_are_no_whole_blocks_are_stored_in_half_precision() {
-    let heads = begun(HeadShape { rank: 12, ..SHAPES[0] }, 100, true);
+    let heads = begun(HeadShape { rank: 12, ..shapes()[0] }, 100, true);
     let file = stored(&heads, TensorType::Q4_1);
     let opened = block_on(HeadFile::open(&source(&file))).unwrap();
     assert_eq!(opened.rank, 12);
@@ -255,6 +282,9 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
     assert_eq!((rows.len(), ends.len()), (6 * 39, 6 * 40));
 
     let model = harness::embedded();
+    let fused = heads::cpu(&harness::fitted_heads::fused(&model), &model);
+    let refused = measure(&fused, &target, (&states, &ends), &rows).unwrap_err();
+    assert!(refused.code() == ErrorCode::InvalidOption && refused.to_string().contains("[0,3]"), "{refused}");
     for fitted in [harness::fitted_heads::parallel(&model), harness::fitted_heads::recurrent(&model)] {
         let heads = heads::cpu(&fitted, &model);
         let findings = measure(&heads, &target, (&states, &ends), &rows).unwrap();
@@ -270,7 +300,7 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
         );
         assert!(findings.calibration.iter().all(|it| it.slope > 0.0), "{findings}");
 
-        let mut file = stored(&begun(SHAPES[3], 100, false), TensorType::F32);
+        let mut file = stored(&begun(shapes()[3], 100, false), TensorType::F32);
         file.metadata.extend(findings.words());
         file.metadata.insert("depths".to_owned(), findings.calibration.len().to_string());
         let opened = block_on(HeadFile::open(&source(&file))).unwrap();

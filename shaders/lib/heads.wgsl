@@ -23,6 +23,7 @@ struct HeadShape {
   first_slot: u32,     // of that depth
   parents: u32,        // slots of the depth above
   first_parent: u32,   // the first of them
+  taps: u32,           // layers that are read besides the hidden row
 }
 
 // A token that a draft head proposes, in descending order of probability.

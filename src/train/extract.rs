@@ -23,7 +23,7 @@ const LOGIT_ROWS: usize = 256;
 pub struct ExtractOptions {
     /// How many of the target's most probable next tokens.
     pub best: usize,
-    /// Layers whose output stands behind the final hidden row.
+    /// Layers whose output stands behind the final hidden row, normed without a gain.
     pub layers: Vec<usize>,
     /// Ids from here on are padding of the output matrix and are no tokens.
     pub valid_tokens: usize,
@@ -155,7 +155,10 @@ fn read(
         cache.truncate(0);
         SequenceSlice { cache, new: NewTokens::Text(text) }
     });
-    let found = target.forward(&mut slices.collect::<Vec<_>>(), &options.layers)?;
+    let mut found = target.forward(&mut slices.collect::<Vec<_>>(), &options.layers)?;
+    for layer in &mut found.layers {
+        *layer = target.plain_norm(layer);
+    }
     let mut end = 0;
     let states = answers.iter().zip(&texts).map(|(answer, text)| {
         end += text.len();

@@ -1,7 +1,7 @@
 //! Draft heads as they are trained: the forms that the runtime draws with (`docs/heads.md`), with gradients.
 //!
 //! Whatever the form, a head of depth d makes a *row* `[hidden]`, and an output matrix `[drafts, hidden]` turns it into logits. Blocks
-//! begin as zeros and the output matrix as rows of the target's own, so that at first every head says what the target says of the
+//! begin as zeros, that of fusion too, and the output matrix as rows of the target's own, so that at first every head says what the target says of the
 //! token that the hidden row decides. The reference of what is computed is `CpuHeads`.
 
 use candle_core::{Device, Result as CandleResult, Tensor, Var};
@@ -11,7 +11,7 @@ use super::matrices::TargetMatrices;
 use super::random::Random;
 use super::vocabulary::DraftVocabulary;
 use crate::error::{Error, ErrorCode, Result};
-use crate::model::heads::{HeadForm, MAX_DEPTHS};
+use crate::model::heads::{HeadForm, MAX_DEPTHS, Taps};
 
 /// What the random numbers of the first weights are for.
 const FIRST_WEIGHTS: u64 = 1;
@@ -31,6 +31,8 @@ pub struct HeadShape {
     pub one_block: bool,
     /// Whether the output matrix stays what the target's is: it is not stored with the heads then.
     pub frozen_head: bool,
+    /// Layers of the target whose output is fused with the hidden row.
+    pub taps: Taps,
 }
 
 impl HeadShape {
@@ -131,6 +133,11 @@ impl TrainHeads {
             Ok(())
         };
         let zeros = |shape: (usize, usize)| Tensor::zeros(shape, candle_core::DType::F32, &device);
+        if !self.shape.taps.is_empty() {
+            let width = (1 + self.shape.taps.len()) * hidden;
+            add("fusion.weight".to_owned(), Part::Blocks, zeros((hidden, width))?)?;
+            add("fusion.bias".to_owned(), Part::Blocks, zeros((1, hidden))?.flatten_all()?)?;
+        }
         for (block, layer) in (0..self.shape.blocks()).flat_map(|block| (0..layers).map(move |layer| (block, layer))) {
             let width = self.shape.width() * hidden;
             add(format!("blocks.{block}.{layer}.weight"), Part::Blocks, zeros((hidden, width))?)?;
@@ -180,6 +187,18 @@ impl TrainHeads {
         Ok(Some(previous.index_select(&ids, 0)?))
     }
 
+    /// The rows `[batch, hidden]` that heads draft from: the hidden rows, and what other layers say, normed, fused with them.
+    ///
+    /// # Errors
+    /// None for tensors of these shapes.
+    pub fn fuse(&self, hidden: &Tensor, taps: &[Tensor], dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
+        if taps.is_empty() {
+            return Ok(hidden.clone());
+        }
+        let parts: Vec<&Tensor> = std::iter::once(hidden).chain(taps).collect();
+        self.block("fusion", hidden, &Tensor::cat(&parts, 1)?, dropout)
+    }
+
     /// The rows `[batch, hidden]` of every depth, before the output matrix. `hidden` is `[batch, hidden]`; the recurrent form also reads
     /// the embeddings of the tokens that the text has at each depth, the root's first, `[batch, hidden]`.
     ///
@@ -197,7 +216,7 @@ impl TrainHeads {
                 HeadForm::Parallel => {
                     let mut row = hidden.clone();
                     for layer in 0..self.shape.layers {
-                        row = self.block(depth, layer, &row, &row, dropout.as_deref_mut())?;
+                        row = self.block(&format!("blocks.{depth}.{layer}"), &row, &row, dropout.as_deref_mut())?;
                     }
                     row
                 }
@@ -206,7 +225,7 @@ impl TrainHeads {
                     let block = if self.shape.one_block { 0 } else { depth };
                     let missing = || candle_core::Error::Msg(format!("no embeddings of depth {depth}"));
                     let input = Tensor::cat(&[state, embedded.get(depth).ok_or_else(missing)?], 1)?;
-                    self.block(block, 0, state, &input, dropout.as_deref_mut())?
+                    self.block(&format!("blocks.{block}.0"), state, &input, dropout.as_deref_mut())?
                 }
             };
             rows.push(row);
@@ -215,16 +234,9 @@ impl TrainHeads {
     }
 
     /// `x + silu(W input + b)`.
-    fn block(
-        &self,
-        block: usize,
-        layer: usize,
-        x: &Tensor,
-        input: &Tensor,
-        dropout: Option<&mut Dropout>,
-    ) -> CandleResult<Tensor> {
-        let weight = self.weight(&format!("blocks.{block}.{layer}.weight"))?;
-        let bias = self.weight(&format!("blocks.{block}.{layer}.bias"))?;
+    fn block(&self, name: &str, x: &Tensor, input: &Tensor, dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
+        let weight = self.weight(&format!("{name}.weight"))?;
+        let bias = self.weight(&format!("{name}.bias"))?;
         let dropped = dropout.map(|dropout| dropout.apply(input)).transpose()?;
         let product = dropped.as_ref().unwrap_or(input).matmul(&weight.t()?)?;
         x + product.broadcast_add(bias)?.silu()?

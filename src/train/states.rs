@@ -14,6 +14,7 @@ use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::model::heads::Taps;
 
 /// What the states of a folder are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,17 +25,41 @@ pub struct StatesHeader {
     pub quantisation: String,
     /// Width of the model.
     pub hidden_size: usize,
-    /// Layers whose output stands behind the final, normed hidden row, which always comes first: `width` is (1 + layers) times
-    /// `hidden_size`.
+    /// Layers whose output, normed without a gain, stands behind the final hidden row, which always comes first: `width` is
+    /// (1 + layers) times `hidden_size`.
     pub layers: Vec<usize>,
     /// How many of the target's most probable next tokens are kept for every row.
     pub best: usize,
 }
 
 impl StatesHeader {
+    /// That of a folder; `None` where it has no states.
+    ///
+    /// # Errors
+    /// `LoadFailed`.
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
+        folder.join("states.json").exists().then(|| read_header(folder)).transpose()
+    }
+
     /// Numbers of a row of `hidden.f16`.
     pub fn width(&self) -> usize {
         self.hidden_size * (1 + self.layers.len())
+    }
+
+    /// Where in a row the output of each of these layers begins.
+    ///
+    /// # Errors
+    /// `InvalidOption` when one was not kept.
+    pub fn places(&self, taps: &Taps) -> Result<Vec<usize>> {
+        let place = |tap: usize| self.layers.iter().position(|&layer| layer == tap);
+        let places: Option<Vec<usize>> = taps.layers().map(|tap| Some((1 + place(tap)?) * self.hidden_size)).collect();
+        places.ok_or_else(|| {
+            let message = format!(
+                "the heads read the layers {taps}, but the states have {:?}; make states with --layers, in another folder",
+                self.layers
+            );
+            Error::new(ErrorCode::InvalidOption, message)
+        })
     }
 }
 
@@ -298,6 +323,9 @@ mod tests {
         assert_eq!(states.all().best_tokens[2..4], [2, 3]);
         let other = StatesHeader { best: 3, ..header() };
         assert_eq!(StatesWriter::open(&folder, other).unwrap_err().code(), ErrorCode::InvalidOption);
+        assert_eq!(header().places(&Taps::new(&[1]).unwrap()).unwrap(), [2]);
+        let error = header().places(&Taps::new(&[0, 1]).unwrap()).unwrap_err();
+        assert!(error.code() == ErrorCode::InvalidOption && error.to_string().contains("[0,1]"), "{error}");
         fs::remove_file(folder.join("tokens.u32")).unwrap();
         File::create(folder.join("tokens.u32")).unwrap();
         assert_eq!(States::open(&folder).unwrap_err().code(), ErrorCode::TruncatedFile);

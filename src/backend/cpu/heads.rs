@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::ops::{self, MatrixF32};
-use super::{CpuBackend, CpuWeights};
+use super::{CpuBackend, CpuWeights, LayerRows};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVector};
 use crate::model::{Matrix, Vector};
@@ -36,11 +36,25 @@ impl CpuBackend {
         Target { embedding: &self.embedding, lm_head: self.lm_head.as_ref().unwrap_or(&self.embedding) }
     }
 
-    /// Hidden rows `[nodes][hidden]`, normed, of every node of a tree whose root stands at position `start`: what heads read.
+    /// Hidden rows `[nodes][hidden]`, normed, of every node of a tree whose root stands at position `start`.
     pub fn hidden(&self, start: usize, tree: &Tree) -> Vec<Vec<f32>> {
-        let (residuals, _) = self.forward(start, tree);
-        let norm = |residual: &Vec<f32>| ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
-        residuals.iter().map(norm).collect()
+        self.forward(start, tree).0.iter().map(|behind| self.final_row(behind)).collect()
+    }
+
+    /// The rows `[nodes][hidden]` that heads draft from at every node of such a tree.
+    ///
+    /// # Errors
+    /// `MissingTensor`, which does not happen for heads of this model.
+    pub fn head_rows(&self, heads: &CpuHeads, start: usize, tree: &Tree) -> Result<Vec<Vec<f32>>> {
+        self.forward(start, tree).0.iter().map(|behind| self.head_row(heads, behind)).collect()
+    }
+
+    /// The row that heads draft from where this is the residual behind each layer.
+    pub(super) fn head_row(&self, heads: &CpuHeads, behind: &LayerRows) -> Result<Vec<f32>> {
+        let ones = vec![1.0; self.config.hidden_size];
+        let tap = |layer: usize| ops::rms_norm(&behind[layer], &ones, self.config.rms_norm_eps);
+        let taps: Vec<f32> = heads.shape.taps.layers().flat_map(tap).collect();
+        heads.fuse(&self.final_row(behind), &taps)
     }
 }
 
@@ -86,6 +100,9 @@ impl CpuHeads {
         if rank > 0 {
             needed.push(HeadMatrix::Correction);
         }
+        if !self.shape.taps.is_empty() {
+            needed.push(HeadMatrix::Fusion);
+        }
         needed
     }
 
@@ -108,10 +125,23 @@ impl CpuHeads {
         &self.shape
     }
 
-    /// The rows `[depths][hidden]` that parallel heads make of a hidden row, before the output matrix.
+    /// The row that heads draft from: the hidden row, into which what other layers say was fused where these heads read them. `taps` is
+    /// the output of those, one behind the other, normed without a gain, `[taps, hidden]`.
     ///
     /// # Errors
     /// `MissingTensor`, which does not happen after [`new`](Self::new), as below.
+    pub fn fuse(&self, hidden: &[f32], taps: &[f32]) -> Result<Vec<f32>> {
+        if self.shape.taps.is_empty() {
+            return Ok(hidden.to_vec());
+        }
+        let product = ops::matmul(self.matrix(HeadMatrix::Fusion)?, &[hidden, taps].concat());
+        Ok(residual_block(hidden, &product, self.bias(HeadVector::FusionBias)))
+    }
+
+    /// The rows `[depths][hidden]` that parallel heads make of the row they draft from, before the output matrix.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
     pub fn parallel_rows(&self, hidden: &[f32]) -> Result<Vec<Vec<f32>>> {
         let product = ops::matmul(self.matrix(HeadMatrix::Trunk)?, hidden);
         let bias = self.bias(HeadVector::TrunkBias);
@@ -173,7 +203,7 @@ impl CpuHeads {
         Ok(scoring.correct(ranking, &corrections.collect::<Result<Vec<_>>>()?))
     }
 
-    /// Drafting from the hidden row of the last visited node.
+    /// Drafting from the row of the last visited node ([`fuse`](Self::fuse)).
     pub fn draft<'a>(&'a self, target: Target<'a>, hidden: &'a [f32], scene: DraftScene<'a>) -> HeadDraft<'a> {
         HeadDraft { heads: self, target, hidden, scene }
     }

@@ -6,6 +6,7 @@
 
 use super::GpuBackend;
 use super::device::Gpu;
+use super::head_entry::EntryBuffers;
 use super::kernels::Kernel;
 use super::layout::{
     CHUNK_BEST_BYTES, HeadShape, HeadSlots, KEPT_BYTES, QUAD, RawHeadCandidate, STATE_BYTES, StateHead, row_stride,
@@ -29,17 +30,19 @@ const CANDIDATE_BYTES: usize = size_of::<RawHeadCandidate>();
 /// The draft heads of one model.
 #[derive(Debug)]
 pub struct GpuHeads {
-    shape: DraftHeads,
+    pub(super) shape: DraftHeads,
     weights: GpuWeights,
-    buffers: HeadBuffers,
+    pub(super) buffers: HeadBuffers,
 }
 
 #[derive(Debug)]
-struct HeadBuffers {
+pub(super) struct HeadBuffers {
     /// `State` of the nodes whose children are ranked.
-    state: wgpu::Buffer,
+    pub state: wgpu::Buffer,
+    /// What comes before the first blocks.
+    pub entry: EntryBuffers,
     /// `[rows, columns]`, what the first blocks read.
-    inputs: wgpu::Buffer,
+    pub inputs: wgpu::Buffer,
     /// `[slot or depth, hidden]`, what blocks make, and a second one, since a block cannot write what it reads.
     rows: [wgpu::Buffer; 2],
     /// `[slot or depth, drafts]`.
@@ -53,7 +56,7 @@ struct HeadBuffers {
 }
 
 /// Floats from one row of a buffer of heads to the next.
-fn stride(columns: usize) -> usize {
+pub(super) fn stride(columns: usize) -> usize {
     columns.next_multiple_of(ROW_FLOATS)
 }
 
@@ -81,6 +84,7 @@ impl HeadBuffers {
         let map = heads.token_map.as_deref().unwrap_or(&[]);
         let buffers = Self {
             state: gpu.storage("head state", STATE_BYTES),
+            entry: EntryBuffers::new(gpu, heads),
             inputs: gpu.storage("head inputs", floats(most, 2 * hidden)),
             rows: [row_buffer(), row_buffer()],
             logits: gpu.storage("head logits", floats(rows, heads.draft_vocab)),
@@ -126,19 +130,19 @@ impl GpuHeads {
 }
 
 /// Appends launches.
-struct Rounds<'a> {
-    builder: &'a Builder<'a>,
-    heads: &'a GpuHeads,
+pub(super) struct Rounds<'a> {
+    pub builder: &'a Builder<'a>,
+    pub heads: &'a GpuHeads,
     launches: Vec<Launch>,
 }
 
 /// A buffer from one of its rows on.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
-    buffer: &'a wgpu::Buffer,
-    row: usize,
+pub(super) struct Rows<'a> {
+    pub buffer: &'a wgpu::Buffer,
+    pub row: usize,
     /// Floats from one row to the next.
-    stride: usize,
+    pub stride: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -220,19 +224,15 @@ impl<'a> Rounds<'a> {
             first_slot: slot as u32,
             parents: if depth == 1 { 1 } else { BEAM as u32 },
             first_parent: first_slot(depth.saturating_sub(1), BEAM) as u32,
+            taps: heads.taps.len() as u32,
         };
         self.builder.gpu.uniform("heads", &shape)
     }
 
-    fn launch(&mut self, kernel: Kernel, buffers: &[&wgpu::Buffer], grid: Grid, rows: usize) -> Result<()> {
+    pub(super) fn launch(&mut self, kernel: Kernel, buffers: &[&wgpu::Buffer], grid: Grid, rows: usize) -> Result<()> {
         let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_buffer_binding()).collect();
         self.launches.push(self.builder.launch_rows((kernel, None), &resources, grid, rows)?);
         Ok(())
-    }
-
-    fn start(&mut self, shape: &wgpu::Buffer) -> Result<()> {
-        let (b, model) = (&self.heads.buffers, self.builder.buffers);
-        self.launch(Kernel::HeadStart, &[shape, &model.state, &model.normed, &b.state, &b.inputs], Grid::One, 1)
     }
 
     /// The embedding of each row's token, behind the state it is added to.
@@ -278,7 +278,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    fn block(
+    pub(super) fn block(
         &mut self,
         matrix: HeadMatrix,
         bias: HeadVector,

@@ -324,6 +324,7 @@ pub struct HeadShape {
     pub first_slot: u32,
     pub parents: u32,
     pub first_parent: u32,
+    pub taps: u32,
 }
 
 /// `HeadCandidate` in shaders/lib/heads.wgsl.

@@ -321,6 +321,7 @@ impl Plan {
             let (qkv, rest) = builder.layer(layer)?;
             body.extend(qkv);
             tail = rest;
+            tail.extend(heads.map(|heads| heads.tap(&builder, layer)).transpose()?.flatten());
         }
         let sampling = |kernel, buffers: &[&wgpu::Buffer], grid| builder.launch(kernel, None, buffers, grid);
         let b = buffers;
@@ -507,7 +508,7 @@ impl Builder<'_> {
             self.matmul(Kernel::Project, weights.matrix(matrix)?, hidden, &[&b.state], &[inputs, &b.residual])
         };
         rest.extend(project(Matrix::AttentionOut(layer), &b.mixed)?);
-        rest.push(self.norm(Vector::FfnNorm(layer))?);
+        rest.push(self.model_norm(Vector::FfnNorm(layer))?);
         rest.extend(self.matmul(
             Kernel::GateUp,
             weights.matrix(Matrix::GateUp(layer))?,
@@ -522,7 +523,7 @@ impl Builder<'_> {
     fn lm_head(&self) -> Result<Vec<Launch>> {
         let b = self.buffers;
         let vocabulary = self.config.vocab_size.next_multiple_of(QUAD);
-        let mut launches = vec![self.norm(Vector::FinalNorm)?];
+        let mut launches = vec![self.model_norm(Vector::FinalNorm)?];
         launches.extend(self.matmul(
             Kernel::LmHead,
             self.weights.lm_head()?,
@@ -533,8 +534,16 @@ impl Builder<'_> {
         Ok(launches)
     }
 
-    fn norm(&self, gain: Vector) -> Result<Launch> {
+    fn model_norm(&self, gain: Vector) -> Result<Launch> {
         let (vectors, _) = self.weights.gain_and_bias(gain, None)?;
+        self.norm(&vectors, self.buffers.normed.as_entire_buffer_binding())
+    }
+
+    /// The norm of all rows of the residual stream as it stands by then.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub fn norm(&self, gain: &wgpu::Buffer, to: wgpu::BufferBinding<'_>) -> Result<Launch> {
         let hidden = self.config.hidden_size;
         let shape = self.gpu.uniform(
             "norm",
@@ -546,7 +555,9 @@ impl Builder<'_> {
             },
         );
         let b = self.buffers;
-        self.launch(Kernel::Norm, None, &[&shape, &b.state, &vectors, &b.residual, &b.normed], Grid::Rows)
+        let from = [&shape, &b.state, gain, &b.residual].map(|b| b.as_entire_buffer_binding());
+        let group = self.kernels.bind(Kernel::Norm, None, &[&from[..], &[to]].concat())?;
+        Ok(Launch { kernel: Kernel::Norm, format: None, group, grid: Grid::Rows, rows: None })
     }
 
     fn attention_shape(&self, bias_offset: usize) -> AttentionShape {

@@ -10,7 +10,7 @@ use std::fmt;
 use super::calibration::{self, DepthCalibration};
 use super::names::{Naming, Slot, is_head_tensor};
 use super::stored::{type_key, unfold};
-use super::{HeadForm, MAX_DEPTHS};
+use super::{HeadForm, MAX_DEPTHS, Taps};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::checkpoint::TensorEntry;
 use crate::model::container::weight_files;
@@ -39,6 +39,8 @@ pub struct HeadFile {
     pub hidden_size: usize,
     /// Rank of the correction by the previous token; 0 where there is none.
     pub rank: usize,
+    /// Layers of the model whose output they read besides the hidden row.
+    pub taps: Taps,
     /// The token id of every draft id, ascending; absent where they are the same.
     pub token_map: Option<Vec<u32>>,
     /// The hash of the model they were trained for ([`model_identity`](super::model_identity)), where the file says.
@@ -130,6 +132,12 @@ impl HeadFile {
                 }
             }
         }
+        let taps = if naming == Naming::Draftree { Taps::read(&metadata)? } else { Taps::NONE };
+        if !taps.is_empty() {
+            let width = (1 + taps.len()) * hidden_size;
+            kept.extend([tensors.take(Slot::Fusion, &[hidden_size, width])?]);
+            kept.extend([tensors.take(Slot::FusionBias, &[hidden_size])?]);
+        }
         let outputs = tensors.outputs(hidden_size)?;
         let rows = outputs.first().map(|tensor| tensor.shape[0]);
         let (token_map, output_rows) = arrange(naming, token_map, rows)?;
@@ -150,6 +158,7 @@ impl HeadFile {
             layers,
             hidden_size,
             rank,
+            taps,
             token_map,
             model: metadata.get("model").cloned(),
             metadata,
@@ -480,6 +489,7 @@ impl fmt::Display for HeadFile {
             ("output", output),
             ("draft vocabulary", self.token_map.as_ref().map_or("all tokens".to_owned(), |map| map.len().to_string())),
             ("rank of the correction", self.rank.to_string()),
+            ("layers fused", if self.taps.is_empty() { "none".to_owned() } else { self.taps.to_string() }),
             ("parameters", self.parameters().to_string()),
             ("trained for model", self.model.clone().unwrap_or_else(none)),
             ("licence", self.licence().map_or_else(none, str::to_owned)),

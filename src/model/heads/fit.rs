@@ -3,7 +3,7 @@
 use super::file::HeadFile;
 use super::identity::model_identity;
 use super::names::Slot;
-use super::{DepthCalibration, HeadForm, HeadMatrix, HeadOutput, HeadVector};
+use super::{DepthCalibration, HeadForm, HeadMatrix, HeadOutput, HeadVector, Taps};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::architecture::Role;
 use crate::model::checkpoint::{Checkpoint, TensorEntry};
@@ -31,6 +31,8 @@ pub struct DraftHeads {
     pub output: HeadOutput,
     /// Rank of the correction by the previous token; 0 where there is none.
     pub rank: usize,
+    /// Layers of the model whose output they read besides the hidden row.
+    pub taps: Taps,
     /// Whether one matrix updates the recurrent state at every level.
     pub one_block: bool,
     /// How far their probabilities are to be believed, depth by depth; empty where that was not measured.
@@ -53,6 +55,11 @@ impl DraftHeads {
             Some(map) => map.partition_point(|&token| (token as usize) < valid_tokens),
             None => self.draft_vocab.min(valid_tokens),
         }
+    }
+
+    /// Whether they read more of the model than its last hidden row.
+    pub fn reads_more(&self) -> bool {
+        !self.taps.is_empty()
     }
 
     /// The number of the output matrix of a head.
@@ -91,6 +98,9 @@ impl HeadFile {
                 model.name
             ));
         }
+        if let Some(layer) = self.taps.layers().find(|&layer| layer >= config.num_hidden_layers) {
+            return mismatch(format!("taps has layer {layer}, expected layers below {}", config.num_hidden_layers));
+        }
         let largest = self.token_map.as_ref().and_then(|map| map.last().copied());
         if let Some(token) = largest.filter(|&token| token as usize >= config.vocab_size) {
             return mismatch(format!("token_map has token {token}, expected ids below {}", config.vocab_size));
@@ -126,6 +136,7 @@ impl HeadFile {
                 _ => HeadOutput::Own,
             },
             rank: self.rank,
+            taps: self.taps,
             one_block: self.form == HeadForm::Recurrent && self.blocks == 1,
             calibration: self.calibration.clone(),
             tree_tokens: self.tree_tokens.clone(),
@@ -157,6 +168,11 @@ impl HeadFile {
         for (number, tensor) in self.outputs.iter().enumerate() {
             let order = self.output_rows.as_deref().map_or(Rows::First(heads.draft_vocab), Rows::Listed);
             jobs.push(matrix(HeadMatrix::Output(number), vec![Part { tensor, order }])?);
+        }
+        if !self.taps.is_empty() {
+            jobs.push(matrix(HeadMatrix::Fusion, vec![Part::whole(self.tensor(Slot::Fusion)?)])?);
+            let bias = vec![Part::whole(self.tensor(Slot::FusionBias)?)];
+            jobs.push(Job::Vector(Vector::Heads(HeadVector::FusionBias), bias));
         }
         if self.rank > 0 {
             let parts = [Slot::Previous, Slot::Correction].map(|slot| self.tensor(slot).map(Part::whole));

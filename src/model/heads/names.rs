@@ -30,6 +30,8 @@ pub(super) enum Slot {
     TokenMap,
     Previous,
     Correction,
+    Fusion,
+    FusionBias,
 }
 
 /// Words before the names that say nothing.
@@ -70,6 +72,8 @@ impl Naming {
             (Self::Draftree, ["blocks", head, layer, _]) => (head, layer),
             (Self::Draftree, ["previous", "weight"]) => return Some(Slot::Previous),
             (Self::Draftree, ["correction", "weight"]) => return Some(Slot::Correction),
+            (Self::Draftree, ["fusion", "weight"]) => return Some(Slot::Fusion),
+            (Self::Draftree, ["fusion", "bias"]) => return Some(Slot::FusionBias),
             _ => return None,
         };
         let (head, layer) = (index(head)?, index(layer)?);
@@ -104,6 +108,8 @@ impl Naming {
             Slot::TokenMap => "token_map".to_owned(),
             Slot::Previous => "previous.weight".to_owned(),
             Slot::Correction => "correction.weight".to_owned(),
+            Slot::Fusion => "fusion.weight".to_owned(),
+            Slot::FusionBias => "fusion.bias".to_owned(),
         }
     }
 }
@@ -141,6 +147,9 @@ mod tests {
                 }
                 assert_eq!(naming.slot(&naming.name(slot, 2), &mut 0), Some(slot), "{naming:?}");
             }
+        }
+        for slot in [Slot::Previous, Slot::Correction, Slot::Fusion, Slot::FusionBias] {
+            assert_eq!(Naming::Draftree.slot(&Naming::Draftree.name(slot, 1), &mut 0), Some(slot));
         }
         let mut layers = 0;
         assert_eq!(Naming::Medusa.slot("medusa_head.1.2.weight", &mut layers), Some(Slot::Output(1)));

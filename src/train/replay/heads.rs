@@ -21,7 +21,7 @@ const ROWS: usize = 128;
 /// A row to draft from.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadRow<'a> {
-    /// The hidden row of the last visited node, normed, `[hidden]`.
+    /// The row of the last visited node that heads draft from ([`fuse`](BatchedHeads::fuse)), `[hidden]`.
     pub hidden: &'a [f32],
     /// The token that it decided.
     pub root: u32,
@@ -35,6 +35,7 @@ pub struct BatchedHeads<'a> {
     heads: &'a CpuHeads,
     /// `[vocab_size, hidden]`.
     embedding: &'a Tensor,
+    fusion: Option<Tensor>,
     trunk: Option<Tensor>,
     blocks: HashMap<HeadMatrix, Tensor>,
     /// By [`output_of`](crate::model::DraftHeads::output_of).
@@ -84,12 +85,42 @@ impl<'a> BatchedHeads<'a> {
             HeadForm::Parallel => Some(by_inputs(heads.matrix(HeadMatrix::Trunk)?)?),
             HeadForm::Recurrent => None,
         };
-        Ok(Self { heads, embedding: target.embedding(), trunk, blocks, outputs })
+        let fusion = match shape.taps.is_empty() {
+            true => None,
+            false => Some(by_inputs(heads.matrix(HeadMatrix::Fusion)?)?),
+        };
+        Ok(Self { heads, embedding: target.embedding(), fusion, trunk, blocks, outputs })
     }
 
     /// What they are.
     pub fn shape(&self) -> &DraftHeads {
         self.heads.shape()
+    }
+
+    /// The heads themselves.
+    pub fn reference(&self) -> &CpuHeads {
+        self.heads
+    }
+
+    /// Layers of the model whose output is wanted to fuse.
+    pub fn layers(&self) -> Vec<usize> {
+        self.shape().taps.layers().collect()
+    }
+
+    /// The rows `[rows, hidden]` that heads draft from: hidden rows, and the output of each of [`layers`](Self::layers), normed without
+    /// a gain, fused with them.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub fn fuse(&self, hidden: &[f32], taps: &[Vec<f32>]) -> Result<Vec<f32>> {
+        let Some(fusion) = &self.fusion else { return Ok(hidden.to_vec()) };
+        let size = self.shape().hidden_size;
+        let parts = |row: usize| {
+            let taps = taps.iter().map(move |tap| &tap[row * size..][..size]);
+            std::iter::once(&hidden[row * size..][..size]).chain(taps).flatten().copied()
+        };
+        let inputs = (0..hidden.len() / size).flat_map(parts).collect();
+        Ok(residual(hidden, product(inputs, fusion)?, self.heads.bias(HeadVector::FusionBias)))
     }
 
     /// What the heads propose from each row.

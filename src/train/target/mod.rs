@@ -185,6 +185,11 @@ impl Target {
         self.pass(batch, layers).map_err(from_candle)
     }
 
+    /// Rows `[rows, hidden]` normed without a gain, as heads read the output of layers.
+    pub fn plain_norm(&self, rows: &[f32]) -> Vec<f32> {
+        rows::norm(rows, &vec![1.0; self.config.hidden_size], self.config.rms_norm_eps)
+    }
+
     /// Logits `[rows, vocab_size]` of final hidden rows `[rows, hidden]`.
     ///
     /// # Errors
