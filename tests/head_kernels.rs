@@ -103,6 +103,36 @@ fn every_kind() -> Vec<Heads> {
     kinds
 }
 
+/// Heads that look at the context, of models whose hidden size allows it.
+fn looking_back() -> Vec<Heads> {
+    let of = |layer, form, taps| Heads { form, taps, context: Some(layer), noise: 0.5, ..Heads::default() };
+    [(0, HeadForm::Parallel, &[][..]), (1, HeadForm::Recurrent, &[]), (1, HeadForm::Parallel, &[0])]
+        .map(|(layer, form, taps)| of(layer, form, taps))
+        .to_vec()
+}
+
+#[test]
+fn rows_that_look_at_the_context_are_those_of_the_reference_at_every_length() {
+    for model in [
+        synthetic::Model { matrices: TensorType::Q8_0, ..synthetic::Model::WIDE },
+        synthetic::Model { kv_heads: 1, heads: 6, ..synthetic::Model::WIDE },
+    ] {
+        let source = model.source();
+        // One position; a chunk of attention less one, whole, and one more; several.
+        for length in [1, 15, 16, 17, 33, 70] {
+            let mut pair = Pair::new(&source, length);
+            for kind in looking_back() {
+                let file = heads::file(&source, kind);
+                for file in [file.source(), file.quantised(TensorType::Q8_0).source()] {
+                    give_gpu(&mut pair.gpu, &file, &source);
+                    let [found, expected] = pair.candidates(&heads::cpu(&file, &source), &greedy());
+                    assert_alike(&found, &expected, &format!("{kind:?} behind {length} tokens"));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn quantised_heads_propose_what_the_reference_does() {
     let source = synthetic::Model { matrices: TensorType::Q4_1, ..synthetic::Model::WIDE }.source();
@@ -210,7 +240,8 @@ fn device_and_reference_draft_and_accept_the_same_in_every_step() {
     let calibrated =
         heads::file(&model, Heads { form: HeadForm::Recurrent, rank: None, noise: 0.05, ..Heads::default() })
             .word("calibration", "[[0.7,-0.1],[1.6,-0.9],[0.3,-0.2]]");
-    let files: [(&str, MemorySource); 7] = [
+    let files: [(&str, MemorySource); 8] = [
+        ("looking back", fitted_heads::looking_back(&model)),
         ("fused", fitted_heads::fused(&model)),
         ("parallel", fitted_heads::parallel(&model)),
         ("recurrent", fitted_heads::recurrent(&model)),

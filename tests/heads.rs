@@ -198,6 +198,60 @@ fn fusion_that_contradicts_the_layers_named_is_refused() {
 }
 
 #[test]
+fn what_looks_at_the_context_comes_as_it_is_or_is_refused() {
+    use ErrorCode::{BadModelFile, MissingTensor, ShapeMismatch, UnsupportedModel};
+    let model = synthetic::Model::WIDE;
+    let source = model.source();
+    let kind = Heads { context: Some(1), noise: 0.5, ..Heads::default() };
+    let file = heads::file(&source, kind);
+    let read = |file: &File| {
+        let (checkpoint, opened) = (harness::open(&source), open(file)?);
+        let fitted = opened.fit(&checkpoint)?;
+        let mut collected = Collected::default();
+        block_on(stream_heads(
+            (&opened, &fitted, &file.source()),
+            (&checkpoint, &source),
+            &mut collected,
+            &mut |_, _| {},
+        ))?;
+        Ok::<_, draftree::error::Error>((fitted, collected))
+    };
+    let (fitted, collected) = read(&file).unwrap();
+    assert!(fitted.context_layer == Some(1) && fitted.reads_more());
+    let shape = |matrix| {
+        let (layout, _) = collected.matrices[&Matrix::Heads(matrix)];
+        (layout.rows, layout.cols)
+    };
+    let (hidden, query) = (model.hidden, model.heads * model.head_dim);
+    assert_eq!(shape(HeadMatrix::ContextQuery), (query, hidden));
+    assert_eq!(shape(HeadMatrix::Context), (hidden, hidden + query));
+    assert_eq!(collected.vectors[&Vector::Heads(HeadVector::ContextBias)].len(), hidden);
+    let refused = |what: &str, file: &File, code: ErrorCode, words: &[&str]| {
+        let error = read(file).map(|_| ()).expect_err(what);
+        assert!(error.code() == code && words.iter().all(|word| error.to_string().contains(word)), "{what}: {error}");
+    };
+    refused("no bias", &file.clone().without("context.bias"), MissingTensor, &["context.bias"]);
+    refused("no queries", &file.clone().without("context.query.weight"), MissingTensor, &["context.query.weight"]);
+    let narrow = file.clone().with("context.weight", numbered(&[hidden, hidden], 0.0));
+    refused("no place for attention", &narrow, ShapeMismatch, &["context.weight", "[256, 256]", "[256, 512]"]);
+    refused(
+        "no such layer",
+        &file.clone().word("context_layer", "2"),
+        ShapeMismatch,
+        &["context_layer is 2", "below 2"],
+    );
+    refused("no number", &file.clone().word("context_layer", "last"), BadModelFile, &["context_layer", "last"]);
+    let mut untold = file.clone();
+    untold.metadata.remove("context_layer");
+    refused("no layer", &untold, UnsupportedModel, &["context."]);
+    let other = synthetic::Model { heads: 4, ..model }.source();
+    refused("other queries", &heads::file(&other, kind), ShapeMismatch, &["context.query.weight", "128 rows", "256"]);
+    let ragged = synthetic::Model::RAGGED.source();
+    let error = open(&heads::file(&ragged, kind)).unwrap().fit(&harness::open(&ragged)).unwrap_err();
+    assert!(error.code() == UnsupportedModel && error.to_string().contains("multiple of 64, found 96"), "{error}");
+}
+
+#[test]
 fn quantised_matrices_of_our_own_format_come_as_their_values() {
     let file = compact().with("head.weight", output(-3.0)).with("token_map", Tensor::ids("I32", &[0, 1, 2, 3, 4, 5]));
     for (ty, format) in [

@@ -95,6 +95,7 @@ const SHAPE: HeadShape = HeadShape {
     one_block: true,
     frozen_head: false,
     taps: Taps::NONE,
+    context_layer: None,
 };
 
 fn settings() -> JointSettings {

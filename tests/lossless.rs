@@ -126,7 +126,7 @@ fn a_drafted_text_is_the_plain_text_for_any_tree() {
 }
 
 #[test]
-fn a_text_drafted_from_fused_rows_is_the_plain_text() {
+fn a_text_drafted_from_fused_rows_and_the_context_is_the_plain_text() {
     fn check<B: Backend>(engine: &mut Engine<B>) {
         engine.set_costs(GENEROUS);
         for (prompt, sampling) in
@@ -153,6 +153,7 @@ fn a_text_drafted_from_fused_rows_is_the_plain_text() {
         }
     }
     on_both!(check, fitted_heads::fused(&embedded()));
+    on_both!(check, fitted_heads::looking_back(&embedded()));
 }
 
 #[test]

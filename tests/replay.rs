@@ -221,6 +221,12 @@ fn a_replay_takes_the_engines_passes_with_heads_that_fuse_layers() {
 }
 
 #[test]
+fn a_replay_takes_the_engines_passes_with_heads_that_look_back() {
+    let heads = fitted_heads::looking_back(&embedded());
+    check(&heads, &[("medusa", "auto", 8), ("medusa,ngram,recycling", "auto", 16)], false);
+}
+
+#[test]
 fn a_replay_learns_the_successors_that_the_backend_learns() {
     let heads = fitted_heads::parallel(&embedded());
     let drafts = [
@@ -241,7 +247,7 @@ fn a_replay_remembers_what_an_engine_does() {
 #[test]
 fn what_is_written_live_is_what_the_engine_writes() {
     check_live(fitted_heads::parallel(&embedded()));
-    check_live(fitted_heads::fused(&embedded()));
+    check_live(fitted_heads::looking_back(&embedded()));
 }
 
 fn check_live(heads: MemorySource) {

@@ -16,12 +16,15 @@ use draftree::model::quantize::{dequantize, quantize};
 use draftree::model::{HeadFile, MemorySource, TensorType};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::tree::Tree;
+use draftree::train::answers::Answer;
 use draftree::train::calibrate::measure;
-use draftree::train::fit::batch::Split;
+use draftree::train::extract::{ExtractOptions, extract, states_header};
+use draftree::train::fit::batch::{Batch, Source, Split};
 use draftree::train::matrices::TargetMatrices;
 use draftree::train::save::head_file;
 use draftree::train::shapes::{HeadShape, TrainHeads};
 use draftree::train::states::{Rows, States, StatesHeader, StatesWriter};
+use draftree::train::target::Target;
 use draftree::train::tensor_file::TensorFile;
 use draftree::train::vocabulary::DraftVocabulary;
 use half::f16;
@@ -41,6 +44,7 @@ fn shapes() -> [HeadShape; 6] {
         one_block: false,
         frozen_head: false,
         taps: Taps::NONE,
+        context_layer: None,
     };
     let recurrent = HeadShape { form: HeadForm::Recurrent, one_block: true, ..parallel };
     [
@@ -212,6 +216,63 @@ fn what_is_stored_computes_what_was_trained() {
     }
 }
 
+#[test]
+fn rows_in_training_are_those_of_the_runtime_whatever_they_read() {
+    let model = harness::embedded();
+    let (matrices, checkpoint) = (target(), harness::open(&model));
+    let target = Target::load(&checkpoint, &model).unwrap();
+    let mut backend = harness::cpu(&model);
+    let folder = std::env::temp_dir().join(format!("draftree-rows-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let options = ExtractOptions { best: 1, layers: vec![0, 1, 3], context_layer: Some(2), valid_tokens: 512 };
+    let mut writer = StatesWriter::open(&folder, states_header(&target, &options).unwrap()).unwrap();
+    let prompts: [&[u32]; 2] = [&[1, 403, 407, 261], &[1, 300]];
+    let answers: Vec<Answer> = prompts
+        .iter()
+        .map(|prompt| {
+            let tokens = text(prompt, 20).tokens;
+            Answer { id: format!("{prompt:?}"), category: String::new(), prompt: prompt.to_vec(), tokens, ended: false }
+        })
+        .collect();
+    extract(&target, &answers, &options, &mut writer, &mut |_| {}).unwrap();
+    let states = States::open(&folder).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let shape = HeadShape { depths: 1, context_layer: Some(2), taps: Taps::new(&TAPS).unwrap(), ..shapes()[0] };
+    let heads = begun(shape, 512, true);
+    let reader = read(&stored(&heads, TensorType::F32));
+    assert_eq!((reader.shape().taps, reader.shape().context_layer), (shape.taps, Some(2)));
+    let (_, ends) = Split::held_out(&states, 1.0, usize::MAX).unwrap();
+    let from = Source { states: &states, ends: &ends, target: &matrices, shape, vocabulary: &heads.vocabulary };
+    // Rows of both texts, mixed.
+    let rows: Vec<u32> = (0..18).flat_map(|row| [20 + row, row]).collect();
+    let batch = Batch::new(from, &rows, None, 1.0, &Device::Cpu).unwrap();
+    let found: Vec<Vec<f32>> = batch.rows(&heads, None).unwrap().to_vec2().unwrap();
+    for (&row, found) in rows.iter().zip(&found) {
+        let (answer, at) = (&answers[row as usize / 20], row as usize % 20);
+        let whole = [&answer.prompt[..], &answer.tokens].concat();
+        let position = answer.prompt.len() - 1 + at;
+        harness::prefill(&mut backend, 0, &whole[..position]);
+        let root = Tree::chain(&whole[position..=position]).unwrap();
+        let first = backend.head_rows(&reader, position, &root).unwrap().swap_remove(0);
+        let expected = reader.parallel_rows(&first).unwrap().swap_remove(0);
+        for (found, expected) in found.iter().zip(&expected) {
+            // States are in half precision.
+            assert!(
+                (found - expected).abs() < 0.02 * (1.0 + expected.abs()),
+                "row {row}: {found}, expected {expected}"
+            );
+        }
+    }
+    let other = HeadShape { context_layer: Some(1), ..shape };
+    let refused = states.header.check(&other.taps, other.context_layer).unwrap_err();
+    assert!(refused.to_string().contains("layer 1") && refused.code() == ErrorCode::InvalidOption, "{refused}");
+
+    let (rows, ends) = Split::held_out(&states, 1.0, usize::MAX).unwrap();
+    let findings = measure(&reader, &matrices, (&states, &ends), &rows).unwrap();
+    assert_eq!(findings.paths.places(), 38);
+}
+
 /// Gives the matrices of heads the values that they have when they are stored.
 fn round(heads: &TrainHeads, store: TensorType) {
     for parameter in heads.parameters.iter().filter(|parameter| parameter.var.dims().len() == 2) {
@@ -261,6 +322,7 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
         quantisation: "Q8_0".to_owned(),
         hidden_size: 64,
         layers: Vec::new(),
+        context: None,
         best: 1,
     };
     let mut writer = StatesWriter::open(&folder, header).unwrap();
@@ -273,6 +335,7 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
             tokens: &text.tokens,
             best_tokens: &text.tokens,
             best_probabilities: &probabilities,
+            context: &[],
         };
         writer.append(&first.to_string(), rows).unwrap();
     }

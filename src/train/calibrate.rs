@@ -65,6 +65,7 @@ pub fn measure(
         ));
     }
     let (all, width, taps) = (states.all(), states.header.width(), states.header.places(&shape.taps)?);
+    states.header.check(&shape.taps, shape.context_layer)?;
     let sampling = SamplingParams::default();
     let valid_tokens = target.embedding().rows as u32;
     let scene = DraftScene { sampling: &sampling, context_length: 0, valid_tokens, shares_noise: true };
@@ -73,7 +74,16 @@ pub fn measure(
         let part = |&place: &usize| all.hidden[row * width + place..][..shape.hidden_size].iter().map(|it| it.to_f32());
         let (hidden, taps): (Vec<f32>, Vec<f32>) = (part(&0).collect(), taps.iter().flat_map(part).collect());
         let root = all.tokens[row];
-        let candidates = heads.draft(target.target(), &heads.fuse(&hidden, &taps)?, scene).candidates(root)?;
+        let mut first = heads.fuse(&hidden, &taps)?;
+        if let Some(context) = states.header.context.filter(|_| shape.context_layer.is_some()) {
+            let seen = states.seen(row);
+            let kept = &states.context()[seen.start * context.width..seen.end * context.width];
+            let kept: Vec<f32> = kept.iter().map(|value| value.to_f32()).collect();
+            let pairs = kept.chunks_exact(context.width).map(|position| position.split_at(context.width / 2));
+            let (keys, values): (Vec<&[f32]>, Vec<&[f32]>) = pairs.unzip();
+            first = heads.look_back(target.config(), first, &keys, &values)?;
+        }
+        let candidates = heads.draft(target.target(), &first, scene).candidates(root)?;
         let text = &all.tokens[row + 1..(row + 1 + shape.depths).min(ends[row] as usize)];
         Ok(Draft { root, candidates, text })
     };

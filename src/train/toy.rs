@@ -9,6 +9,8 @@ use super::matrices::TargetMatrices;
 use super::random::Random;
 use super::states::{Rows, States, StatesHeader, StatesWriter};
 use crate::backend::cpu::ops::MatrixF32;
+use crate::model::ModelConfig;
+use crate::model::architecture::Architecture;
 
 /// Tokens of the vocabulary.
 pub const VOCAB: usize = 24;
@@ -43,6 +45,28 @@ pub fn blind_toy(name: &str, answers: usize) -> Toy {
     states(name, answers, [0.0, 4.0])
 }
 
+/// A model of these sizes.
+fn config() -> ModelConfig {
+    ModelConfig {
+        architecture: Architecture::Llama,
+        hidden_size: HIDDEN,
+        intermediate_size: HIDDEN,
+        num_hidden_layers: LAYER + 1,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: HIDDEN / 2,
+        vocab_size: VOCAB,
+        max_position_embeddings: 64,
+        rms_norm_eps: 1e-5,
+        rope_theta: 1e4,
+        rope_scaling: None,
+        tie_word_embeddings: false,
+        attention_bias: false,
+        eos_token_ids: Vec::new(),
+        bos_token_id: None,
+    }
+}
+
 /// `strengths` is how far hidden rows and the output of the layer stand out from noise.
 fn states(name: &str, answers: usize, strengths: [f32; 2]) -> Toy {
     let mut random = Random::new(9, 0);
@@ -65,6 +89,7 @@ fn states(name: &str, answers: usize, strengths: [f32; 2]) -> Toy {
         quantisation: "F32".to_owned(),
         hidden_size: HIDDEN,
         layers: vec![LAYER],
+        context: None,
         best: 2,
     };
     let mut writer = StatesWriter::open(&folder.join("states"), header).unwrap();
@@ -86,9 +111,10 @@ fn states(name: &str, answers: usize, strengths: [f32; 2]) -> Toy {
             tokens: &tokens,
             best_tokens: &best_tokens,
             best_probabilities: &best_probabilities,
+            context: &[],
         };
         writer.append(&format!("answer {answer}"), rows).unwrap();
     }
     let states = States::open(&folder.join("states")).unwrap();
-    Toy { states, target: TargetMatrices::new(embedding, Some(lm_head)), folder }
+    Toy { states, target: TargetMatrices::new(config(), embedding, Some(lm_head)), folder }
 }

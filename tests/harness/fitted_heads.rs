@@ -188,3 +188,9 @@ pub fn fused(model: &impl ByteSource) -> MemorySource {
     let recurrent = Heads { form: HeadForm::Recurrent, count: 4, noise: 4.0, seed: 2, ..Heads::default() };
     fitted(model, Heads { taps: &[0, 3], ..recurrent })
 }
+
+/// The same on a row that looked at the context of another layer, too.
+pub fn looking_back(model: &impl ByteSource) -> MemorySource {
+    let recurrent = Heads { form: HeadForm::Recurrent, count: 4, noise: 4.0, seed: 2, ..Heads::default() };
+    fitted(model, Heads { taps: &[1], context: Some(2), ..recurrent })
+}

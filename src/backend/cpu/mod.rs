@@ -149,18 +149,12 @@ impl CpuBackend {
         self.heads = Some(heads);
     }
 
-    /// Cosines and sines of a position, `[head_dim / 2, 2]`.
-    fn rotations(&self, position: usize) -> Vec<f32> {
-        let angles = self.frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
-        angles.flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect()
-    }
-
     /// One row through all layers. `scratch[layer][node]` holds the rows of the tree before it; the row's own is appended.
     /// `path` are the nodes from the root to this one.
     fn forward_row(&self, start: usize, token: u32, path: &[usize], scratch: &mut [Vec<KvRow>]) -> LayerRows {
         let config = &self.config;
         let epsilon = config.rms_norm_eps;
-        let rotations = self.rotations(start + path.len() - 1);
+        let rotations = ops::rotations(&self.frequencies, start + path.len() - 1);
         let mut residual = ops::embed(&self.embedding, token);
         let mut behind = Vec::with_capacity(self.layers.len());
         for (index, layer) in self.layers.iter().enumerate() {
@@ -242,7 +236,7 @@ impl CpuBackend {
                     valid_tokens: setup.valid_tokens,
                     shares_noise: setup.rule() != AcceptRule::Rejection,
                 };
-                let row = self.head_row(heads, last)?;
+                let row = self.head_row(heads, last, |layer| self.cache[layer].iter().collect())?;
                 heads.draft(self.target(), &row, scene).candidates(root)
             }
             _ => Ok(HeadCandidates::default()),

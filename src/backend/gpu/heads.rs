@@ -77,14 +77,14 @@ fn widest(heads: &DraftHeads) -> usize {
 }
 
 impl HeadBuffers {
-    fn new(gpu: &Gpu, heads: &DraftHeads) -> Self {
+    fn new(gpu: &Gpu, heads: &DraftHeads, q_size: usize) -> Self {
         let floats = |rows: usize, columns: usize| (rows * stride(columns) * 4) as u64;
         let (rows, most, hidden) = (logit_rows(heads), widest(heads), heads.hidden_size);
         let row_buffer = || gpu.storage("head rows", floats(rows, hidden));
         let map = heads.token_map.as_deref().unwrap_or(&[]);
         let buffers = Self {
             state: gpu.storage("head state", STATE_BYTES),
-            entry: EntryBuffers::new(gpu, heads),
+            entry: EntryBuffers::new(gpu, heads, q_size),
             inputs: gpu.storage("head inputs", floats(most, 2 * hidden)),
             rows: [row_buffer(), row_buffer()],
             logits: gpu.storage("head logits", floats(rows, heads.draft_vocab)),
@@ -124,7 +124,7 @@ impl GpuHeads {
         Ok(rounds.launches)
     }
 
-    fn matrix(&self, matrix: HeadMatrix) -> Result<&GpuMatrix> {
+    pub(super) fn matrix(&self, matrix: HeadMatrix) -> Result<&GpuMatrix> {
         self.weights.matrix(Matrix::Heads(matrix))
     }
 }
@@ -133,7 +133,7 @@ impl GpuHeads {
 pub(super) struct Rounds<'a> {
     pub builder: &'a Builder<'a>,
     pub heads: &'a GpuHeads,
-    launches: Vec<Launch>,
+    pub launches: Vec<Launch>,
 }
 
 /// A buffer from one of its rows on.
@@ -350,7 +350,9 @@ impl GpuBackend {
         if logit_bytes > self.gpu.caps.max_binding_bytes {
             return Err(too_large(&self.gpu.caps, "the logits"));
         }
-        let buffers = self.gpu.scoped("buffers of the draft heads", || HeadBuffers::new(&self.gpu, &shape)).await?;
+        let q_size = self.config.q_size();
+        let buffers =
+            self.gpu.scoped("buffers of the draft heads", || HeadBuffers::new(&self.gpu, &shape, q_size)).await?;
         let are_depths = shape.form == HeadForm::Parallel && shape.rank == 0;
         let draft = &mut self.buffers.draft;
         draft.head_slots = HeadSlots { count: slots(&shape), are_depths };

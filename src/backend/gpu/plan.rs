@@ -502,7 +502,7 @@ impl Builder<'_> {
             Kernel::AttentionJoin,
             None,
             &[&attention, &b.state, &cache.parts, &cache.chunks, &b.mixed],
-            Grid::Items(config.num_attention_heads * (config.head_dim / QUAD).div_ceil(QUAD)),
+            self.join_grid(),
         )?);
         let project = |matrix, inputs| {
             self.matmul(Kernel::Project, weights.matrix(matrix)?, hidden, &[&b.state], &[inputs, &b.residual])
@@ -518,6 +518,11 @@ impl Builder<'_> {
         )?);
         rest.extend(project(Matrix::Down(layer), &b.activations)?);
         Ok((qkv, rest))
+    }
+
+    /// Threads of attention_join.wgsl.
+    pub fn join_grid(&self) -> Grid {
+        Grid::Items(self.config.num_attention_heads * (self.config.head_dim / QUAD).div_ceil(QUAD))
     }
 
     fn lm_head(&self) -> Result<Vec<Launch>> {
@@ -560,7 +565,8 @@ impl Builder<'_> {
         Ok(Launch { kernel: Kernel::Norm, format: None, group, grid: Grid::Rows, rows: None })
     }
 
-    fn attention_shape(&self, bias_offset: usize) -> AttentionShape {
+    /// What attention must know; the bias of its queries begins at this float of the vectors bound to it.
+    pub fn attention_shape(&self, bias_offset: usize) -> AttentionShape {
         let config = self.config;
         AttentionShape {
             query_quads: (config.q_size() / QUAD) as u32,

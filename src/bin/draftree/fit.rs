@@ -108,6 +108,9 @@ pub struct FitArgs {
     /// them.
     #[arg(long, value_delimiter = ',')]
     pub taps: Vec<usize>,
+    /// The layer by whose keys and values heads look at the context before they draft, counted from 0. The states keep these.
+    #[arg(long)]
+    pub context_layer: Option<usize>,
     /// Tokens that heads can predict: those that the target writes most; 0 for all.
     #[arg(long, default_value_t = 8192)]
     draft_vocab: usize,
@@ -220,6 +223,7 @@ impl FitArgs {
                 one_block: form == HeadForm::Recurrent && !self.own_blocks,
                 frozen_head: self.freeze_head,
                 taps: Taps::new(&self.taps)?,
+                context_layer: self.context_layer,
             },
             draft_vocab: self.draft_vocab,
             loss: self.loss,

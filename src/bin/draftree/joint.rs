@@ -263,6 +263,7 @@ impl JointArgs {
                 one_block: form == HeadForm::Recurrent && !self.own_blocks,
                 frozen_head: self.share_head,
                 taps: Taps::NONE,
+                context_layer: None,
             }),
             draft_vocab: self.draft_vocab,
             tuning: match self.train.unwrap_or(small) {

@@ -122,12 +122,12 @@ struct StateArgs {
 
 impl Args {
     /// The layers that states are to keep; those of the folder, where it has all that are asked for.
-    fn layers(&self, folder: &Path) -> Result<Vec<usize>> {
+    fn layers(&self, there: Option<&StatesHeader>) -> Vec<usize> {
         let mut layers = [&self.states.layers[..], &self.fit.taps].concat();
         layers.sort_unstable();
         layers.dedup();
-        let there = StatesHeader::read(folder)?.map_or_else(Vec::new, |header| header.layers);
-        Ok(if layers.iter().all(|layer| there.contains(layer)) { there } else { layers })
+        let there = there.map_or(&[][..], |header| &header.layers);
+        if layers.iter().all(|layer| there.contains(layer)) { there.to_vec() } else { layers }
     }
 }
 
@@ -296,9 +296,11 @@ fn make_states(args: &Args, model: &Model, evaluation: &Evaluation, work: &Path)
     }
     let config = &model.checkpoint.config;
     let folder = work.join("states");
+    let there = StatesHeader::read(&folder)?;
     let options = ExtractOptions {
         best: args.states.best,
-        layers: args.layers(&folder)?,
+        layers: args.layers(there.as_ref()),
+        context_layer: args.fit.context_layer.or(there.and_then(|header| header.context).map(|context| context.layer)),
         valid_tokens: model.text.tokenizer.vocab_len().min(config.vocab_size),
     };
     let target = model.target()?;

@@ -32,6 +32,9 @@ pub(super) enum Slot {
     Correction,
     Fusion,
     FusionBias,
+    ContextQuery,
+    Context,
+    ContextBias,
 }
 
 /// Words before the names that say nothing.
@@ -74,6 +77,9 @@ impl Naming {
             (Self::Draftree, ["correction", "weight"]) => return Some(Slot::Correction),
             (Self::Draftree, ["fusion", "weight"]) => return Some(Slot::Fusion),
             (Self::Draftree, ["fusion", "bias"]) => return Some(Slot::FusionBias),
+            (Self::Draftree, ["context", "query", "weight"]) => return Some(Slot::ContextQuery),
+            (Self::Draftree, ["context", "weight"]) => return Some(Slot::Context),
+            (Self::Draftree, ["context", "bias"]) => return Some(Slot::ContextBias),
             _ => return None,
         };
         let (head, layer) = (index(head)?, index(layer)?);
@@ -110,6 +116,9 @@ impl Naming {
             Slot::Correction => "correction.weight".to_owned(),
             Slot::Fusion => "fusion.weight".to_owned(),
             Slot::FusionBias => "fusion.bias".to_owned(),
+            Slot::ContextQuery => "context.query.weight".to_owned(),
+            Slot::Context => "context.weight".to_owned(),
+            Slot::ContextBias => "context.bias".to_owned(),
         }
     }
 }
@@ -148,7 +157,8 @@ mod tests {
                 assert_eq!(naming.slot(&naming.name(slot, 2), &mut 0), Some(slot), "{naming:?}");
             }
         }
-        for slot in [Slot::Previous, Slot::Correction, Slot::Fusion, Slot::FusionBias] {
+        let fused = [Slot::Fusion, Slot::FusionBias, Slot::ContextQuery, Slot::Context, Slot::ContextBias];
+        for slot in [Slot::Previous, Slot::Correction].into_iter().chain(fused) {
             assert_eq!(Naming::Draftree.slot(&Naming::Draftree.name(slot, 1), &mut 0), Some(slot));
         }
         let mut layers = 0;

@@ -8,6 +8,7 @@ use candle_core::{Device, Result as CandleResult, Tensor};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::HeadForm;
+use crate::train::context::Context;
 use crate::train::loss::{Loss, Targets};
 use crate::train::matrices::TargetMatrices;
 use crate::train::random::Random;
@@ -135,6 +136,8 @@ pub struct Batch {
     pub hidden: Tensor,
     /// The output of each layer that heads read besides, normed, `[batch, hidden]`.
     pub taps: Vec<Tensor>,
+    /// What rows see of the context, where heads look at it.
+    pub context: Option<Context>,
     /// Embeddings of the tokens at each depth, `[batch, hidden]`; none for parallel heads.
     pub embedded: Vec<Tensor>,
     /// The pairs of a row and a depth that have something to learn, as `depth * batch + row`.
@@ -176,7 +179,11 @@ impl Batch {
             shape: from.shape,
             vocabulary: from.vocabulary,
         };
-        Ok(Self { taps, ..Self::of(labels, rows, part(0)?, &mut embed, loss, decay)? })
+        let context = from.shape.context_layer.map(|_| {
+            let seen = rows.iter().map(|&row| from.states.seen(row as usize)).collect();
+            Context::new(from.target.config(), from.states.context().clone(), seen)
+        });
+        Ok(Self { taps, context, ..Self::of(labels, rows, part(0)?, &mut embed, loss, decay)? })
     }
 
     /// The same of these places of a text with their hidden rows `[rows, hidden]`; `embed` gives the embeddings of tokens.
@@ -194,6 +201,7 @@ impl Batch {
         let mut batch = Self {
             hidden,
             taps: Vec::new(),
+            context: None,
             embedded: Vec::new(),
             pairs: Vec::new(),
             parents: Vec::new(),
@@ -242,8 +250,11 @@ impl Batch {
     /// # Errors
     /// When memory is short.
     pub fn rows(&self, heads: &TrainHeads, mut dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
-        let fused = heads.fuse(&self.hidden, &self.taps, dropout.as_deref_mut())?;
+        let mut first = heads.fuse(&self.hidden, &self.taps, dropout.as_deref_mut())?;
+        if let Some(context) = &self.context {
+            first = heads.look_back(&first, context, dropout.as_deref_mut())?;
+        }
         let pairs = Tensor::new(&self.pairs[..], self.hidden.device())?;
-        Tensor::cat(&heads.rows(&fused, &self.embedded, dropout)?, 0)?.index_select(&pairs, 0)
+        Tensor::cat(&heads.rows(&first, &self.embedded, dropout)?, 0)?.index_select(&pairs, 0)
     }
 }

@@ -16,6 +16,7 @@ const PARALLEL: HeadShape = HeadShape {
     one_block: false,
     frozen_head: false,
     taps: Taps::NONE,
+    context_layer: None,
 };
 const RECURRENT: HeadShape = HeadShape { form: HeadForm::Recurrent, one_block: true, ..PARALLEL };
 

@@ -28,6 +28,7 @@ const RECURRENT: HeadShape = HeadShape {
     one_block: true,
     frozen_head: false,
     taps: Taps::NONE,
+    context_layer: None,
 };
 const PARALLEL: HeadShape = HeadShape { form: HeadForm::Parallel, one_block: false, ..RECURRENT };
 

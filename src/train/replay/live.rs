@@ -14,7 +14,7 @@ use crate::speculate::accept::AcceptRule;
 use crate::speculate::grow::HeadCandidates;
 use crate::speculate::{DraftPlan, Source};
 use crate::train::from_candle;
-use crate::train::target::{HiddenRows, KvCache, NewTokens, SequenceSlice, Target, values};
+use crate::train::target::{HiddenRows, KvCache, NewTokens, Seen, SequenceSlice, Target, values};
 
 /// Generations that are written together at most: each has a cache of its own.
 const LANES: usize = 64;
@@ -182,7 +182,7 @@ impl Live<'_> {
             }
             first = end;
         }
-        self.fuse(&rows, &mut active)?;
+        self.take_rows(&rows, &mut active)?;
         let heads = self.candidates(&active)?;
         for ((writer, record), heads) in active.iter_mut().zip(records).zip(heads) {
             writer.lane.finish_step(record, heads)?;
@@ -211,16 +211,20 @@ impl Live<'_> {
     }
 
     /// Gives every writer the row that heads draft from.
-    fn fuse(&self, rows: &HiddenRows, writers: &mut [&mut Writer]) -> Result<()> {
+    fn take_rows(&self, rows: &HiddenRows, writers: &mut [&mut Writer]) -> Result<()> {
         let size = self.target.config().hidden_size;
         let lasts = |rows: &[f32]| -> Vec<f32> {
             writers.iter().flat_map(|writer| &rows[writer.last * size..][..size]).copied().collect()
         };
-        let mut found = lasts(&rows.hidden);
-        if let Some(heads) = self.heads {
-            let taps: Vec<Vec<f32>> = rows.layers.iter().map(|layer| self.target.plain_norm(&lasts(layer))).collect();
-            found = heads.fuse(&found, &taps)?;
-        }
+        let hidden = lasts(&rows.hidden);
+        let found = match self.heads {
+            Some(heads) => {
+                let layers: Vec<Vec<f32>> = rows.layers.iter().map(|layer| lasts(layer)).collect();
+                let seen = writers.iter().map(|writer| Seen { cache: &writer.cache, position: writer.cache.len() - 1 });
+                heads.rows(&hidden, &layers, &seen.collect::<Vec<_>>())?
+            }
+            None => hidden,
+        };
         for (writer, row) in writers.iter_mut().zip(found.chunks_exact(size)) {
             writer.hidden = row.to_vec();
         }

@@ -11,7 +11,7 @@ use super::{Model, Place, Text, bests};
 use crate::error::Result;
 use crate::sampling::Candidate;
 use crate::train::from_candle;
-use crate::train::target::{Forest, KvCache, NewTokens, SequenceSlice, Target, values};
+use crate::train::target::{Forest, KvCache, NewTokens, Seen, SequenceSlice, Target, values};
 
 /// Rows of texts in a pass, about.
 const TEXT_ROWS: usize = 1024;
@@ -38,7 +38,7 @@ struct Open {
     /// `[rows, hidden]`.
     hidden: Vec<f32>,
     /// What heads make of them, where they read more; `[rows, hidden]`.
-    fused: Option<Vec<f32>>,
+    of_heads: Option<Vec<f32>>,
 }
 
 impl<'a> TargetRows<'a> {
@@ -77,12 +77,14 @@ impl<'a> TargetRows<'a> {
             let rows = (end + prompt - 1) * hidden_size..(end + whole.len()) * hidden_size;
             end += whole.len();
             let hidden = found.hidden[rows.clone()].to_vec();
-            let fuse = |heads: &BatchedHeads<'_>| {
-                let taps = found.layers.iter().map(|layer| self.target.plain_norm(&layer[rows.clone()]));
-                heads.fuse(&hidden, &taps.collect::<Vec<_>>())
+            let read = |heads: &BatchedHeads<'_>| {
+                let layers: Vec<Vec<f32>> = found.layers.iter().map(|layer| layer[rows.clone()].to_vec()).collect();
+                let seen: Vec<Seen<'_>> =
+                    (prompt - 1..whole.len()).map(|position| Seen { cache: &cache, position }).collect();
+                heads.rows(&hidden, &layers, &seen)
             };
-            let fused = heads.filter(|heads| heads.shape().reads_more()).map(fuse).transpose()?;
-            self.texts.push(Open { cache, prompt, hidden, fused });
+            let of_heads = heads.filter(|heads| heads.shape().reads_more()).map(read).transpose()?;
+            self.texts.push(Open { cache, prompt, hidden, of_heads });
         }
         Ok(())
     }
@@ -153,7 +155,7 @@ impl Model for TargetRows<'_> {
             self.check(texts)?;
             self.checked = true;
         }
-        Ok(self.texts.iter().map(|text| text.fused.as_ref().unwrap_or(&text.hidden).clone()).collect())
+        Ok(self.texts.iter().map(|text| text.of_heads.as_ref().unwrap_or(&text.hidden).clone()).collect())
     }
 
     fn bests(&mut self, places: &[Place]) -> Result<Vec<Vec<Candidate>>> {

@@ -72,8 +72,13 @@ fn answers(args: &Args, model: &Loaded, prompts: &[Prompt]) -> Result<Vec<Answer
 /// The hidden rows of answers, made where they are not there yet.
 fn states(args: &Args, model: &Loaded, answers: &[Answer]) -> Result<States> {
     let folder = args.work.join("states");
-    let (best, layers) = StatesHeader::read(&folder)?.map_or((1, Vec::new()), |header| (header.best, header.layers));
-    let options = ExtractOptions { best, layers, valid_tokens: model.facts.valid_tokens as usize };
+    let there = StatesHeader::read(&folder)?;
+    let options = ExtractOptions {
+        best: there.as_ref().map_or(1, |header| header.best),
+        layers: there.as_ref().map_or_else(Vec::new, |header| header.layers.clone()),
+        context_layer: there.and_then(|header| header.context).map(|context| context.layer),
+        valid_tokens: model.facts.valid_tokens as usize,
+    };
     let mut writer = StatesWriter::open(&folder, states_header(&model.target, &options)?)?;
     let there: HashSet<&str> = writer.sequences.iter().map(|sequence| &*sequence.id).collect();
     if answers.iter().any(|answer| !there.contains(&*answer.id)) {
