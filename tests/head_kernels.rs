@@ -63,7 +63,7 @@ impl Pair {
         let written = block_on(self.gpu.next_record()).unwrap().tokens[0].token;
         let found = block_on(self.gpu.head_candidates()).unwrap();
         self.gpu.halt();
-        let hidden = self.cpu.hidden(start, &Tree::chain(&[last]).unwrap()).swap_remove(0);
+        let hidden = self.cpu.head_rows(heads, start, &Tree::chain(&[last]).unwrap()).unwrap().swap_remove(0);
         let scene =
             DraftScene { sampling, context_length: self.text.len(), valid_tokens: vocab as u32, shares_noise: true };
         [found, heads.draft(self.cpu.target(), &hidden, scene).candidates(written).unwrap()]
@@ -97,7 +97,40 @@ fn every_kind() -> Vec<Heads> {
             }
         }
     }
+    kinds.extend([&[0][..], &[1], &[0, 1]].into_iter().flat_map(|taps| {
+        [HeadForm::Parallel, HeadForm::Recurrent].map(|form| Heads { form, taps, noise: 0.5, ..Heads::default() })
+    }));
     kinds
+}
+
+/// Heads that look at the context, of models whose hidden size allows it.
+fn looking_back() -> Vec<Heads> {
+    let of = |layer, form, taps| Heads { form, taps, context: Some(layer), noise: 0.5, ..Heads::default() };
+    [(0, HeadForm::Parallel, &[][..]), (1, HeadForm::Recurrent, &[]), (1, HeadForm::Parallel, &[0])]
+        .map(|(layer, form, taps)| of(layer, form, taps))
+        .to_vec()
+}
+
+#[test]
+fn rows_that_look_at_the_context_are_those_of_the_reference_at_every_length() {
+    for model in [
+        synthetic::Model { matrices: TensorType::Q8_0, ..synthetic::Model::WIDE },
+        synthetic::Model { kv_heads: 1, heads: 6, ..synthetic::Model::WIDE },
+    ] {
+        let source = model.source();
+        // One position; a chunk of attention less one, whole, and one more; several.
+        for length in [1, 15, 16, 17, 33, 70] {
+            let mut pair = Pair::new(&source, length);
+            for kind in looking_back() {
+                let file = heads::file(&source, kind);
+                for file in [file.source(), file.quantised(TensorType::Q8_0).source()] {
+                    give_gpu(&mut pair.gpu, &file, &source);
+                    let [found, expected] = pair.candidates(&heads::cpu(&file, &source), &greedy());
+                    assert_alike(&found, &expected, &format!("{kind:?} behind {length} tokens"));
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -106,6 +139,7 @@ fn quantised_heads_propose_what_the_reference_does() {
     let mut pair = Pair::new(&source, 12);
     for form in [HeadForm::Parallel, HeadForm::Recurrent] {
         let kind = Heads { form, own: true, draft_vocab: Some(203), rank: Some(32), noise: 0.5, ..Heads::default() };
+        let kind = Heads { taps: &[0, 1], ..kind };
         for ty in [TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1] {
             let file = heads::file(&source, kind).quantised(ty);
             assert!(file.tensors.values().filter(|tensor| tensor.dtype == "U8").count() > 3);
@@ -206,7 +240,9 @@ fn device_and_reference_draft_and_accept_the_same_in_every_step() {
     let calibrated =
         heads::file(&model, Heads { form: HeadForm::Recurrent, rank: None, noise: 0.05, ..Heads::default() })
             .word("calibration", "[[0.7,-0.1],[1.6,-0.9],[0.3,-0.2]]");
-    let files: [(&str, MemorySource); 6] = [
+    let files: [(&str, MemorySource); 8] = [
+        ("looking back", fitted_heads::looking_back(&model)),
+        ("fused", fitted_heads::fused(&model)),
         ("parallel", fitted_heads::parallel(&model)),
         ("recurrent", fitted_heads::recurrent(&model)),
         ("corrected", heads::from_model(&model, corrected)),

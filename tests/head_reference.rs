@@ -9,7 +9,7 @@ use draftree::backend::cpu::CpuBackend;
 use draftree::backend::cpu::heads::{CpuHeads, DraftScene};
 use draftree::error::{Error, ErrorCode};
 use draftree::model::heads::HeadForm;
-use draftree::model::{ByteSource, HeadFile, Matrix};
+use draftree::model::{ByteSource, HeadFile, Matrix, Vector};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::grow::HeadCandidates;
 use draftree::speculate::heads::{BEAM, Ranking, Scoring, TOP_K, slots};
@@ -244,6 +244,107 @@ fn every_stored_layer_of_every_head_is_computed() {
         }
         assert_close(row, &expected, &format!("head {head}"));
     }
+}
+
+#[test]
+fn what_other_layers_say_is_fused_with_the_hidden_row() {
+    let model = synthetic::Model::RAGGED.source();
+    let mut backend = harness::cpu(&model);
+    let text = Random::new(5).tokens(12, backend.config().vocab_size);
+    harness::prefill(&mut backend, 0, &text);
+    let root = Tree::chain(&text[11..]).unwrap();
+    let hidden = backend.hidden(11, &root).swap_remove(0);
+    let row = |file: &File| {
+        let heads = heads::cpu(&file.source(), &model);
+        backend.head_rows(&heads, 11, &root).unwrap().swap_remove(0)
+    };
+    let (_, weights) = harness::model_files::load(&model).unwrap();
+    let gain = &weights.vectors[&Vector::FinalNorm];
+    // The hidden row is the output of the last layer, normed with a gain.
+    let last: Vec<f32> = hidden.iter().zip(gain).map(|(x, gain)| x / gain).collect();
+    for form in [HeadForm::Parallel, HeadForm::Recurrent] {
+        let kind = Heads { form, taps: &[0, 1], ..Heads::default() };
+        harness::assert_same_bits(&row(&heads::file(&model, kind)), &hidden, "fusion by zeros changes nothing");
+
+        let file = heads::file(&model, Heads { noise: 0.7, taps: &[1], ..kind });
+        let product = |file: &File, taps: &[f32]| {
+            let inputs = [&hidden, taps].concat();
+            step(&hidden, &product(&values(file, "fusion.weight"), &inputs), &values(file, "fusion.bias"))
+        };
+        assert_close(&row(&file), &product(&file, &last), "the last layer");
+
+        let file = heads::file(&model, Heads { noise: 0.7, ..kind });
+        let first: Vec<f32> = (0..hidden.len()).map(|i| (i % 7) as f32 - 3.0).collect();
+        let taps = [&first[..], &last].concat();
+        let reader = heads::cpu(&file.source(), &model);
+        assert_close(&reader.fuse(&hidden, &taps).unwrap(), &product(&file, &taps), "both layers, in their order");
+        assert_ne!(row(&file), reader.fuse(&hidden, &taps).unwrap(), "the first layer says something else");
+    }
+}
+
+#[test]
+fn a_row_looks_back_at_its_own_context_and_no_further() {
+    let model = synthetic::Model::WIDE.source();
+    let mut backend = harness::cpu(&model);
+    let text = Random::new(5).tokens(40, backend.config().vocab_size);
+    harness::prefill(&mut backend, 0, &text[..30]);
+    let tree = Tree::new(&text[30..35], &[0, 0, 1, 0, 2]).unwrap();
+    for layer in [0, 1] {
+        let kind = Heads { context: Some(layer), ..Heads::default() };
+        let exact = heads::cpu(&heads::from_model(&model, kind), &model);
+        let rows = backend.head_rows(&exact, 30, &tree).unwrap();
+        for (row, hidden) in rows.iter().zip(backend.hidden(30, &tree)) {
+            harness::assert_same_bits(row, &hidden, "a block of zeros changes nothing");
+        }
+        let noisy = heads::cpu(&heads::from_model(&model, Heads { noise: 0.7, ..kind }), &model);
+        let rows = backend.head_rows(&noisy, 30, &tree).unwrap();
+        assert_ne!(rows[0], backend.hidden(30, &tree)[0]);
+        for (node, row) in rows.iter().enumerate() {
+            // The same text without what stands beside or behind the node.
+            let path: Vec<u32> = tree.path(node).into_iter().map(|node| tree.tokens()[node]).collect();
+            let alone = backend.head_rows(&noisy, 30, &Tree::chain(&path).unwrap()).unwrap();
+            harness::assert_same_bits(row, alone.last().unwrap(), &format!("node {node}"));
+        }
+        let mut other = harness::cpu(&model);
+        let changed = [&[text[0] ^ 1], &text[1..30]].concat();
+        harness::prefill(&mut other, 0, &changed);
+        assert_ne!(rows[0], other.head_rows(&noisy, 30, &tree).unwrap()[0], "the first position is seen");
+    }
+}
+
+#[test]
+fn looking_back_is_attention_by_queries_of_the_normed_row() {
+    let model = synthetic::Model::WIDE.source();
+    let config = harness::open(&model).config;
+    let file = heads::file(&model, Heads { noise: 0.7, context: Some(1), ..Heads::default() });
+    let reader = heads::cpu(&file.source(), &model);
+    let mut random = Random::new(4);
+    let mut numbers = |count: usize| -> Vec<f32> { (0..count).map(|_| random.unit()).collect() };
+    let (row, dim, kv) = (numbers(config.hidden_size), config.head_dim, config.kv_size());
+    let (keys, values): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (0..9).map(|_| (numbers(kv), numbers(kv))).unzip();
+    let mean = row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32;
+    let normed: Vec<f32> = row.iter().map(|x| x / (mean + config.rms_norm_eps).sqrt()).collect();
+    let mut queries = product(&self::values(&file, "context.query.weight"), &normed);
+    for (pair, query) in queries.chunks_exact_mut(2).enumerate() {
+        let angle = 8.0 * config.inverse_frequencies()[pair % (dim / 2)];
+        let (x, y) = (query[0], query[1]);
+        query.copy_from_slice(&[x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()]);
+    }
+    let group = config.num_attention_heads / config.num_key_value_heads;
+    let mut inputs = row.clone();
+    for (head, query) in queries.chunks_exact(dim).enumerate() {
+        let kv = head / group * dim..(head / group + 1) * dim;
+        let scores = keys.iter().map(|key| query.iter().zip(&key[kv.clone()]).map(|(q, k)| q * k).sum::<f32>());
+        let weights: Vec<f32> = scores.map(|score| (score / (dim as f32).sqrt()).exp()).collect();
+        let total: f32 = weights.iter().sum();
+        inputs.extend(
+            kv.map(|d| weights.iter().zip(&values).map(|(weight, value)| weight * value[d]).sum::<f32>() / total),
+        );
+    }
+    let expected =
+        step(&row, &product(&self::values(&file, "context.weight"), &inputs), &self::values(&file, "context.bias"));
+    let [keys, values] = [&keys, &values].map(|rows| rows.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    assert_close(&reader.look_back(&config, row, &keys, &values).unwrap(), &expected, "a row that looked back");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod harness;
 use std::cell::Cell;
 
 use draftree::error::{ErrorCode, Result};
-use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, head_layouts, stream_heads};
+use draftree::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, Naming, Taps, head_layouts, stream_heads};
 use draftree::model::heads::{HeadVector, model_identity};
 use draftree::model::quantize::{dequantize, quantize};
 use draftree::model::{
@@ -160,6 +160,95 @@ fn values_come_where_they_belong_in_every_float_type() {
         assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Trunk)), values);
         assert!(collected.vectors.is_empty(), "no bias");
     }
+}
+
+/// Heads that fuse the output of the tiny model's one layer.
+fn fused() -> File {
+    compact()
+        .word("taps", "[0]")
+        .with("fusion.weight", numbered(&[HIDDEN, 2 * HIDDEN], 40.0))
+        .with("fusion.bias", bias(50.0))
+}
+
+#[test]
+fn layers_to_fuse_are_named_by_the_file_and_their_matrix_comes_as_it_is() {
+    let (opened, fitted, collected) = collect(&fused()).unwrap();
+    assert_eq!((opened.taps, fitted.taps.layers().collect::<Vec<_>>()), (Taps::new(&[0]).unwrap(), vec![0]));
+    assert!(fitted.reads_more() && opened.to_string().contains("layers fused"));
+    assert_eq!(collected.unpack(Matrix::Heads(HeadMatrix::Fusion))[..2], [40.0, 40.125]);
+    assert_eq!(collected.vectors[&Vector::Heads(HeadVector::FusionBias)][..2], [50.0, 50.125]);
+    let (_, plain, collected) = collect(&compact()).unwrap();
+    assert!(!plain.reads_more() && !collected.matrices.contains_key(&Matrix::Heads(HeadMatrix::Fusion)));
+    let (_, _, collected) = collect(&fused().quantised(TensorType::Q8_0)).unwrap();
+    assert_eq!(collected.matrices[&Matrix::Heads(HeadMatrix::Fusion)].0.format, PackedFormat::Q8);
+}
+
+#[test]
+fn fusion_that_contradicts_the_layers_named_is_refused() {
+    use ErrorCode::{BadModelFile, MissingTensor, ShapeMismatch, UnsupportedModel};
+    check_fault("no bias", &fused().without("fusion.bias"), MissingTensor, &["fusion.bias", "[32]"]);
+    check_fault("no matrix", &fused().without("fusion.weight"), MissingTensor, &["fusion.weight", "[32, 64]"]);
+    let wide = fused().word("taps", "[0,1]");
+    check_fault("two layers", &wide, ShapeMismatch, &["fusion.weight", "[32, 64]", "[32, 96]"]);
+    check_fault("no such layer", &fused().word("taps", "[1]"), ShapeMismatch, &["layer 1", "below 1", "another model"]);
+    check_fault("no list", &fused().word("taps", "0"), BadModelFile, &["taps", "\"0\""]);
+    let mut untold = fused();
+    untold.metadata.remove("taps");
+    check_fault("no layers", &untold, UnsupportedModel, &["fusion."]);
+}
+
+#[test]
+fn what_looks_at_the_context_comes_as_it_is_or_is_refused() {
+    use ErrorCode::{BadModelFile, MissingTensor, ShapeMismatch, UnsupportedModel};
+    let model = synthetic::Model::WIDE;
+    let source = model.source();
+    let kind = Heads { context: Some(1), noise: 0.5, ..Heads::default() };
+    let file = heads::file(&source, kind);
+    let read = |file: &File| {
+        let (checkpoint, opened) = (harness::open(&source), open(file)?);
+        let fitted = opened.fit(&checkpoint)?;
+        let mut collected = Collected::default();
+        block_on(stream_heads(
+            (&opened, &fitted, &file.source()),
+            (&checkpoint, &source),
+            &mut collected,
+            &mut |_, _| {},
+        ))?;
+        Ok::<_, draftree::error::Error>((fitted, collected))
+    };
+    let (fitted, collected) = read(&file).unwrap();
+    assert!(fitted.context_layer == Some(1) && fitted.reads_more());
+    let shape = |matrix| {
+        let (layout, _) = collected.matrices[&Matrix::Heads(matrix)];
+        (layout.rows, layout.cols)
+    };
+    let (hidden, query) = (model.hidden, model.heads * model.head_dim);
+    assert_eq!(shape(HeadMatrix::ContextQuery), (query, hidden));
+    assert_eq!(shape(HeadMatrix::Context), (hidden, hidden + query));
+    assert_eq!(collected.vectors[&Vector::Heads(HeadVector::ContextBias)].len(), hidden);
+    let refused = |what: &str, file: &File, code: ErrorCode, words: &[&str]| {
+        let error = read(file).map(|_| ()).expect_err(what);
+        assert!(error.code() == code && words.iter().all(|word| error.to_string().contains(word)), "{what}: {error}");
+    };
+    refused("no bias", &file.clone().without("context.bias"), MissingTensor, &["context.bias"]);
+    refused("no queries", &file.clone().without("context.query.weight"), MissingTensor, &["context.query.weight"]);
+    let narrow = file.clone().with("context.weight", numbered(&[hidden, hidden], 0.0));
+    refused("no place for attention", &narrow, ShapeMismatch, &["context.weight", "[256, 256]", "[256, 512]"]);
+    refused(
+        "no such layer",
+        &file.clone().word("context_layer", "2"),
+        ShapeMismatch,
+        &["context_layer is 2", "below 2"],
+    );
+    refused("no number", &file.clone().word("context_layer", "last"), BadModelFile, &["context_layer", "last"]);
+    let mut untold = file.clone();
+    untold.metadata.remove("context_layer");
+    refused("no layer", &untold, UnsupportedModel, &["context."]);
+    let other = synthetic::Model { heads: 4, ..model }.source();
+    refused("other queries", &heads::file(&other, kind), ShapeMismatch, &["context.query.weight", "128 rows", "256"]);
+    let ragged = synthetic::Model::RAGGED.source();
+    let error = open(&heads::file(&ragged, kind)).unwrap().fit(&harness::open(&ragged)).unwrap_err();
+    assert!(error.code() == UnsupportedModel && error.to_string().contains("multiple of 64, found 96"), "{error}");
 }
 
 #[test]
@@ -383,7 +472,7 @@ fn a_damaged_header_is_an_error_or_other_heads_but_never_a_panic() {
         .quantised(TensorType::Q4_1)
         .word("trees", "[[0],[0,1]]")
         .word("calibration", "[[0.9,-0.1],[1.25,0]]");
-    for file in [subset.word("form", "parallel"), medusa(2, 1, ""), quantised] {
+    for file in [subset.word("form", "parallel"), medusa(2, 1, ""), quantised, fused()] {
         let bytes = file.bytes();
         let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
         for at in 0..header {

@@ -15,7 +15,7 @@ use draftree::backend::cpu::{CpuBackend, CpuWeights};
 use draftree::engine::{Drafters, Engine, GenerateOptions, Prompt, TextParts};
 use draftree::error::ErrorCode;
 use draftree::model::files::FileSource;
-use draftree::model::heads::{HeadForm, model_identity, stream_heads};
+use draftree::model::heads::{HeadForm, Taps, model_identity, stream_heads};
 use draftree::model::{ByteSource, Checkpoint, HeadFile, TensorType, stream_weights};
 use draftree::speculate::costs::PassCosts;
 use draftree::speculate::tree::Tree;
@@ -87,8 +87,16 @@ fn rows_and_logits_are_those_of_the_reference() {
     }
 }
 
-const SHAPE: HeadShape =
-    HeadShape { form: HeadForm::Recurrent, depths: 3, layers: 1, rank: 0, one_block: true, frozen_head: false };
+const SHAPE: HeadShape = HeadShape {
+    form: HeadForm::Recurrent,
+    depths: 3,
+    layers: 1,
+    rank: 0,
+    one_block: true,
+    frozen_head: false,
+    taps: Taps::NONE,
+    context_layer: None,
+};
 
 fn settings() -> JointSettings {
     JointSettings {

@@ -126,6 +126,37 @@ fn a_drafted_text_is_the_plain_text_for_any_tree() {
 }
 
 #[test]
+fn a_text_drafted_from_fused_rows_and_the_context_is_the_plain_text() {
+    fn check<B: Backend>(engine: &mut Engine<B>) {
+        engine.set_costs(GENEROUS);
+        for (prompt, sampling) in
+            PROMPTS.into_iter().zip([SamplingParams::default()].into_iter().chain(sampled(0.7, 3)))
+        {
+            let plain = GenerateOptions { sampling, ..plain(48) };
+            let expected = generate_afresh(engine, &text(prompt), &plain);
+            let mut accepted = 0;
+            for (name, draft) in drafters() {
+                for (nodes, steps_in_flight) in [(3, Some(1)), (16, None)] {
+                    let place = format!("{prompt:?}, {name}, {nodes} nodes, {steps_in_flight:?} in flight");
+                    let options = GenerateOptions {
+                        draft: draft.clone(),
+                        max_nodes: Some(nodes),
+                        steps_in_flight,
+                        ..plain.clone()
+                    };
+                    let written = generate_afresh(engine, &text(prompt), &options);
+                    assert_same(&written, &expected, &place);
+                    accepted += written.stats.draft.tokens[Source::Heads as usize];
+                }
+            }
+            assert!(accepted > 0, "{prompt:?}: heads are right now and then");
+        }
+    }
+    on_both!(check, fitted_heads::fused(&embedded()));
+    on_both!(check, fitted_heads::looking_back(&embedded()));
+}
+
+#[test]
 fn a_drafted_sample_is_the_plain_sample_of_its_seed() {
     fn check<B: Backend>(engine: &mut Engine<B>) {
         engine.set_costs(GENEROUS);

@@ -99,14 +99,20 @@ struct Reference {
 }
 
 impl Model for Reference {
-    fn open(&mut self, texts: &[&Text]) -> Result<Vec<Vec<f32>>> {
+    fn open(&mut self, texts: &[&Text], heads: Option<&BatchedHeads<'_>>) -> Result<Vec<Vec<f32>>> {
         let whole =
             |text: &&Text| ([&text.answer.prompt[..], &text.answer.tokens].concat(), text.answer.prompt.len() - 1);
         self.texts = texts.iter().map(whole).collect();
         let backend = &mut self.backend;
         let hidden = |(text, first): &(Vec<u32>, usize)| {
             prefill(backend, 0, text);
-            let row = |at: usize| backend.hidden(at, &Tree::chain(&text[at..=at]).unwrap()).swap_remove(0);
+            let row = |at: usize| {
+                let tree = Tree::chain(&text[at..=at]).unwrap();
+                match heads {
+                    Some(heads) => backend.head_rows(heads.reference(), at, &tree).unwrap().swap_remove(0),
+                    None => backend.hidden(at, &tree).swap_remove(0),
+                }
+            };
             (*first..text.len() - 1).flat_map(row).collect()
         };
         Ok(self.texts.iter().map(hidden).collect())
@@ -210,6 +216,18 @@ fn a_replay_takes_the_engines_passes_with_recurrent_heads() {
 }
 
 #[test]
+fn a_replay_takes_the_engines_passes_with_heads_that_fuse_layers() {
+    let heads = fitted_heads::fused(&embedded());
+    check(&heads, &[("medusa", "auto", 8), ("medusa,ngram,recycling", "auto", 16)], false);
+}
+
+#[test]
+fn a_replay_takes_the_engines_passes_with_heads_that_look_back() {
+    let heads = fitted_heads::looking_back(&embedded());
+    check(&heads, &[("medusa", "auto", 8), ("medusa,ngram,recycling", "auto", 16)], false);
+}
+
+#[test]
 fn a_replay_learns_the_successors_that_the_backend_learns() {
     let heads = fitted_heads::parallel(&embedded());
     let drafts = [
@@ -229,8 +247,12 @@ fn a_replay_remembers_what_an_engine_does() {
 
 #[test]
 fn what_is_written_live_is_what_the_engine_writes() {
+    check_live(fitted_heads::parallel(&embedded()));
+    check_live(fitted_heads::looking_back(&embedded()));
+}
+
+fn check_live(heads: MemorySource) {
     let (source, target) = (embedded(), target());
-    let heads = fitted_heads::parallel(&source);
     let reader = harness::heads::cpu(&heads, &source);
     let batched = BatchedHeads::new(&reader, &target).unwrap();
     let facts = facts(&engine(None));

@@ -11,17 +11,20 @@ use candle_core::{Device, Tensor};
 use draftree::backend::cpu::heads::CpuHeads;
 use draftree::backend::cpu::ops;
 use draftree::error::ErrorCode;
-use draftree::model::heads::{HeadForm, HeadOutput, model_identity};
+use draftree::model::heads::{HeadForm, HeadOutput, Taps, model_identity};
 use draftree::model::quantize::{dequantize, quantize};
 use draftree::model::{HeadFile, MemorySource, TensorType};
 use draftree::sampling::SamplingParams;
 use draftree::speculate::tree::Tree;
+use draftree::train::answers::Answer;
 use draftree::train::calibrate::measure;
-use draftree::train::fit::batch::Split;
+use draftree::train::extract::{ExtractOptions, extract, states_header};
+use draftree::train::fit::batch::{Batch, Source, Split};
 use draftree::train::matrices::TargetMatrices;
 use draftree::train::save::head_file;
 use draftree::train::shapes::{HeadShape, TrainHeads};
 use draftree::train::states::{Rows, States, StatesHeader, StatesWriter};
+use draftree::train::target::Target;
 use draftree::train::tensor_file::TensorFile;
 use draftree::train::vocabulary::DraftVocabulary;
 use half::f16;
@@ -29,9 +32,20 @@ use harness::heads;
 use harness::random::Random;
 use pollster::block_on;
 
-const SHAPES: [HeadShape; 5] = {
-    let parallel =
-        HeadShape { form: HeadForm::Parallel, depths: 3, layers: 1, rank: 0, one_block: false, frozen_head: false };
+/// Layers that some heads fuse.
+const TAPS: [usize; 2] = [1, 3];
+
+fn shapes() -> [HeadShape; 6] {
+    let parallel = HeadShape {
+        form: HeadForm::Parallel,
+        depths: 3,
+        layers: 1,
+        rank: 0,
+        one_block: false,
+        frozen_head: false,
+        taps: Taps::NONE,
+        context_layer: None,
+    };
     let recurrent = HeadShape { form: HeadForm::Recurrent, one_block: true, ..parallel };
     [
         parallel,
@@ -39,8 +53,9 @@ const SHAPES: [HeadShape; 5] = {
         HeadShape { frozen_head: true, depths: 4, ..parallel },
         recurrent,
         HeadShape { one_block: false, rank: 32, ..recurrent },
+        HeadShape { taps: Taps::new(&TAPS).unwrap(), rank: 32, ..recurrent },
     ]
-};
+}
 
 fn target() -> TargetMatrices {
     let model = harness::embedded();
@@ -96,10 +111,17 @@ fn text(first: &[u32], length: u32) -> Text {
     Text { hidden: hidden.collect(), tokens }
 }
 
+/// What layers might say where the hidden row is this one, `[taps, hidden]`.
+fn taps(taps: Taps, hidden: &[f32]) -> Vec<f32> {
+    let tap = |tap: usize| hidden.iter().map(move |value| (value * (tap + 1) as f32).sin());
+    taps.layers().flat_map(tap).collect()
+}
+
 /// Logits of the file's heads below the tokens of `path`, the root first, depth by depth.
 fn logits(heads: &CpuHeads, target: &TargetMatrices, hidden: &[f32], path: &[u32]) -> Vec<Vec<f32>> {
+    let hidden = heads.fuse(hidden, &taps(heads.shape().taps, hidden)).unwrap();
     let parallel = match heads.shape().form {
-        HeadForm::Parallel => heads.parallel_rows(hidden).unwrap(),
+        HeadForm::Parallel => heads.parallel_rows(&hidden).unwrap(),
         HeadForm::Recurrent => Vec::new(),
     };
     let mut state = hidden.to_vec();
@@ -126,7 +148,9 @@ fn logits(heads: &CpuHeads, target: &TargetMatrices, hidden: &[f32], path: &[u32
 fn trained_logits(heads: &TrainHeads, target: &TargetMatrices, hidden: &[f32], path: &[u32]) -> Vec<Vec<f32>> {
     let row = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
     let embedded: Vec<Tensor> = path.iter().map(|&token| row(target.embedding().row(token as usize))).collect();
-    let rows = heads.rows(&row(hidden), &embedded, None).unwrap();
+    let taps = taps(heads.shape.taps, hidden);
+    let taps: Vec<Tensor> = taps.chunks_exact(hidden.len()).map(row).collect();
+    let rows = heads.rows(&heads.fuse(&row(hidden), &taps, None).unwrap(), &embedded, None).unwrap();
     let depths = rows.iter().zip(path).map(|(row, &token)| {
         let mut logits = row.matmul(&heads.head().t().unwrap()).unwrap();
         if let (Some(previous), Some(correction)) = (heads.previous(&[token]).unwrap(), heads.correction()) {
@@ -140,7 +164,7 @@ fn trained_logits(heads: &TrainHeads, target: &TargetMatrices, hidden: &[f32], p
 #[test]
 fn at_first_every_head_is_the_target_bit_for_bit() {
     let (target, text) = (target(), text(&[1, 403], 6));
-    for shape in SHAPES {
+    for shape in shapes() {
         for drafts in [512, 100] {
             let heads = begun(shape, drafts, false);
             let file = stored(&heads, TensorType::F32);
@@ -148,6 +172,12 @@ fn at_first_every_head_is_the_target_bit_for_bit() {
             for hidden in &text.hidden {
                 let row = Tensor::new(&hidden[..], &Device::Cpu).unwrap().unsqueeze(0).unwrap();
                 let embedded = vec![row.clone(); shape.depths];
+                let of_layers: Vec<Tensor> = taps(shape.taps, hidden)
+                    .chunks_exact(64)
+                    .map(|tap| Tensor::new(tap, &Device::Cpu).unwrap())
+                    .collect();
+                let of_layers: Vec<Tensor> = of_layers.iter().map(|tap| tap.unsqueeze(0).unwrap()).collect();
+                let row = heads.fuse(&row, &of_layers, None).unwrap();
                 for row in heads.rows(&row, &embedded, None).unwrap() {
                     let row: Vec<f32> = row.flatten_all().unwrap().to_vec1().unwrap();
                     harness::assert_same_bits(&row, hidden, "a row in training");
@@ -166,12 +196,13 @@ fn at_first_every_head_is_the_target_bit_for_bit() {
 fn what_is_stored_computes_what_was_trained() {
     let (target, text) = (target(), text(&[1, 403], 12));
     let largest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
-    for shape in SHAPES {
+    for shape in shapes() {
         for store in [TensorType::F32, TensorType::F16, TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1] {
             let heads = begun(shape, 200, true);
             let read = read(&stored(&heads, store));
             assert_eq!((read.shape().depths, read.shape().rank), (shape.depths, shape.rank));
             assert_eq!((read.shape().one_block, read.shape().warning.as_ref()), (shape.one_block, None));
+            assert_eq!(read.shape().taps, shape.taps);
             round(&heads, store);
             for (at, hidden) in text.hidden[..8].iter().enumerate() {
                 let path = &text.tokens[at..at + shape.depths];
@@ -183,6 +214,63 @@ fn what_is_stored_computes_what_was_trained() {
             }
         }
     }
+}
+
+#[test]
+fn rows_in_training_are_those_of_the_runtime_whatever_they_read() {
+    let model = harness::embedded();
+    let (matrices, checkpoint) = (target(), harness::open(&model));
+    let target = Target::load(&checkpoint, &model).unwrap();
+    let mut backend = harness::cpu(&model);
+    let folder = std::env::temp_dir().join(format!("draftree-rows-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let options = ExtractOptions { best: 1, layers: vec![0, 1, 3], context_layer: Some(2), valid_tokens: 512 };
+    let mut writer = StatesWriter::open(&folder, states_header(&target, &options).unwrap()).unwrap();
+    let prompts: [&[u32]; 2] = [&[1, 403, 407, 261], &[1, 300]];
+    let answers: Vec<Answer> = prompts
+        .iter()
+        .map(|prompt| {
+            let tokens = text(prompt, 20).tokens;
+            Answer { id: format!("{prompt:?}"), category: String::new(), prompt: prompt.to_vec(), tokens, ended: false }
+        })
+        .collect();
+    extract(&target, &answers, &options, &mut writer, &mut |_| {}).unwrap();
+    let states = States::open(&folder).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let shape = HeadShape { depths: 1, context_layer: Some(2), taps: Taps::new(&TAPS).unwrap(), ..shapes()[0] };
+    let heads = begun(shape, 512, true);
+    let reader = read(&stored(&heads, TensorType::F32));
+    assert_eq!((reader.shape().taps, reader.shape().context_layer), (shape.taps, Some(2)));
+    let (_, ends) = Split::held_out(&states, 1.0, usize::MAX).unwrap();
+    let from = Source { states: &states, ends: &ends, target: &matrices, shape, vocabulary: &heads.vocabulary };
+    // Rows of both texts, mixed.
+    let rows: Vec<u32> = (0..18).flat_map(|row| [20 + row, row]).collect();
+    let batch = Batch::new(from, &rows, None, 1.0, &Device::Cpu).unwrap();
+    let found: Vec<Vec<f32>> = batch.rows(&heads, None).unwrap().to_vec2().unwrap();
+    for (&row, found) in rows.iter().zip(&found) {
+        let (answer, at) = (&answers[row as usize / 20], row as usize % 20);
+        let whole = [&answer.prompt[..], &answer.tokens].concat();
+        let position = answer.prompt.len() - 1 + at;
+        harness::prefill(&mut backend, 0, &whole[..position]);
+        let root = Tree::chain(&whole[position..=position]).unwrap();
+        let first = backend.head_rows(&reader, position, &root).unwrap().swap_remove(0);
+        let expected = reader.parallel_rows(&first).unwrap().swap_remove(0);
+        for (found, expected) in found.iter().zip(&expected) {
+            // States are in half precision.
+            assert!(
+                (found - expected).abs() < 0.02 * (1.0 + expected.abs()),
+                "row {row}: {found}, expected {expected}"
+            );
+        }
+    }
+    let other = HeadShape { context_layer: Some(1), ..shape };
+    let refused = states.header.check(&other.taps, other.context_layer).unwrap_err();
+    assert!(refused.to_string().contains("layer 1") && refused.code() == ErrorCode::InvalidOption, "{refused}");
+
+    let (rows, ends) = Split::held_out(&states, 1.0, usize::MAX).unwrap();
+    let findings = measure(&reader, &matrices, (&states, &ends), &rows).unwrap();
+    assert_eq!(findings.paths.places(), 38);
 }
 
 /// Gives the matrices of heads the values that they have when they are stored.
@@ -198,12 +286,12 @@ fn round(heads: &TrainHeads, store: TensorType) {
 
 #[test]
 fn a_whole_frozen_output_matrix_is_the_targets_own_and_a_trained_one_is_stored() {
-    let frozen = HeadShape { frozen_head: true, ..SHAPES[0] };
+    let frozen = HeadShape { frozen_head: true, ..shapes()[0] };
     for (shape, drafts, output) in [
         (frozen, 512, HeadOutput::Target),
         (frozen, 100, HeadOutput::Shared),
-        (SHAPES[0], 512, HeadOutput::Shared),
-        (SHAPES[0], 100, HeadOutput::Shared),
+        (shapes()[0], 512, HeadOutput::Shared),
+        (shapes()[0], 100, HeadOutput::Shared),
     ] {
         let file = stored(&begun(shape, drafts, false), TensorType::Q8_0);
         assert_eq!(read(&file).shape().output, output);
@@ -214,7 +302,7 @@ fn a_whole_frozen_output_matrix_is_the_targets_own_and_a_trained_one_is_stored()
 
 #[test]
 fn rows_that_are_no_whole_blocks_are_stored_in_half_precision() {
-    let heads = begun(HeadShape { rank: 12, ..SHAPES[0] }, 100, true);
+    let heads = begun(HeadShape { rank: 12, ..shapes()[0] }, 100, true);
     let file = stored(&heads, TensorType::Q4_1);
     let opened = block_on(HeadFile::open(&source(&file))).unwrap();
     assert_eq!(opened.rank, 12);
@@ -234,6 +322,7 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
         quantisation: "Q8_0".to_owned(),
         hidden_size: 64,
         layers: Vec::new(),
+        context: None,
         best: 1,
     };
     let mut writer = StatesWriter::open(&folder, header).unwrap();
@@ -246,6 +335,7 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
             tokens: &text.tokens,
             best_tokens: &text.tokens,
             best_probabilities: &probabilities,
+            context: &[],
         };
         writer.append(&first.to_string(), rows).unwrap();
     }
@@ -255,6 +345,9 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
     assert_eq!((rows.len(), ends.len()), (6 * 39, 6 * 40));
 
     let model = harness::embedded();
+    let fused = heads::cpu(&harness::fitted_heads::fused(&model), &model);
+    let refused = measure(&fused, &target, (&states, &ends), &rows).unwrap_err();
+    assert!(refused.code() == ErrorCode::InvalidOption && refused.to_string().contains("[0,3]"), "{refused}");
     for fitted in [harness::fitted_heads::parallel(&model), harness::fitted_heads::recurrent(&model)] {
         let heads = heads::cpu(&fitted, &model);
         let findings = measure(&heads, &target, (&states, &ends), &rows).unwrap();
@@ -270,7 +363,7 @@ fn heads_are_calibrated_on_a_text_of_the_target() {
         );
         assert!(findings.calibration.iter().all(|it| it.slope > 0.0), "{findings}");
 
-        let mut file = stored(&begun(SHAPES[3], 100, false), TensorType::F32);
+        let mut file = stored(&begun(shapes()[3], 100, false), TensorType::F32);
         file.metadata.extend(findings.words());
         file.metadata.insert("depths".to_owned(), findings.calibration.len().to_string());
         let opened = block_on(HeadFile::open(&source(&file))).unwrap();

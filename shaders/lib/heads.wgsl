@@ -24,6 +24,7 @@ struct HeadShape {
   first_parent: u32,   // the first of them
   rows: u32,           // rows of logits that one launch ranks
   nodes: u32,          // nodes that a correction ranks them for
+  taps: u32,           // layers that are read besides the hidden row
 }
 
 // A token that a draft head proposes, in descending order of probability.

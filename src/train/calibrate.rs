@@ -49,7 +49,7 @@ struct Draft<'a> {
 /// Has heads draft at these rows of the states. `ends` has for every row where its answer ends.
 ///
 /// # Errors
-/// `ShapeMismatch` when the states are of a model of another width.
+/// `ShapeMismatch` when the states are of a model of another width, `InvalidOption` when they lack a layer that the heads read.
 pub fn measure(
     heads: &CpuHeads,
     target: &TargetMatrices,
@@ -64,16 +64,26 @@ pub fn measure(
             format!("states of hidden size {found}, expected {expected}, that of the heads; they are of another model"),
         ));
     }
-    let (all, width) = (states.all(), states.header.width());
+    let (all, width, taps) = (states.all(), states.header.width(), states.header.places(&shape.taps)?);
+    states.header.check(&shape.taps, shape.context_layer)?;
     let sampling = SamplingParams::default();
     let valid_tokens = target.embedding().rows as u32;
     let scene = DraftScene { sampling: &sampling, context_length: 0, valid_tokens, shares_noise: true };
     let draft = |&row: &u32| {
         let row = row as usize;
-        let stored = &all.hidden[row * width..][..shape.hidden_size];
-        let hidden: Vec<f32> = stored.iter().map(|value| value.to_f32()).collect();
+        let part = |&place: &usize| all.hidden[row * width + place..][..shape.hidden_size].iter().map(|it| it.to_f32());
+        let (hidden, taps): (Vec<f32>, Vec<f32>) = (part(&0).collect(), taps.iter().flat_map(part).collect());
         let root = all.tokens[row];
-        let candidates = heads.draft(target.target(), &hidden, scene).candidates(root)?;
+        let mut first = heads.fuse(&hidden, &taps)?;
+        if let Some(context) = states.header.context.filter(|_| shape.context_layer.is_some()) {
+            let seen = states.seen(row);
+            let kept = &states.context()[seen.start * context.width..seen.end * context.width];
+            let kept: Vec<f32> = kept.iter().map(|value| value.to_f32()).collect();
+            let pairs = kept.chunks_exact(context.width).map(|position| position.split_at(context.width / 2));
+            let (keys, values): (Vec<&[f32]>, Vec<&[f32]>) = pairs.unzip();
+            first = heads.look_back(target.config(), first, &keys, &values)?;
+        }
+        let candidates = heads.draft(target.target(), &first, scene).candidates(root)?;
         let text = &all.tokens[row + 1..(row + 1 + shape.depths).min(ends[row] as usize)];
         Ok(Draft { root, candidates, text })
     };

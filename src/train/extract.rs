@@ -9,7 +9,7 @@ use super::answers::Answer;
 use super::from_candle;
 use super::progress::Progress;
 use super::sampler::most_probable;
-use super::states::{Rows, StatesHeader, StatesWriter};
+use super::states::{KeptContext, Rows, StatesHeader, StatesWriter};
 use super::target::{HiddenRows, KvCache, NewTokens, SequenceSlice, Target, values};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -23,8 +23,10 @@ const LOGIT_ROWS: usize = 256;
 pub struct ExtractOptions {
     /// How many of the target's most probable next tokens.
     pub best: usize,
-    /// Layers whose output stands behind the final hidden row.
+    /// Layers whose output stands behind the final hidden row, normed without a gain.
     pub layers: Vec<usize>,
+    /// The layer whose keys and values are kept, for heads that look at the context.
+    pub context_layer: Option<usize>,
     /// Ids from here on are padding of the output matrix and are no tokens.
     pub valid_tokens: usize,
 }
@@ -48,7 +50,8 @@ pub struct Extracted {
 /// `InvalidOption` for a layer that is not there, or for more tokens than there are.
 pub fn states_header(target: &Target, options: &ExtractOptions) -> Result<StatesHeader> {
     let config = target.config();
-    if let Some(layer) = options.layers.iter().find(|&&layer| layer >= config.num_hidden_layers) {
+    let layers = options.layers.iter().chain(&options.context_layer);
+    if let Some(layer) = layers.clone().find(|&&layer| layer >= config.num_hidden_layers) {
         let message = format!("layers count from 0 and there are {}; found {layer}", config.num_hidden_layers);
         return Err(Error::new(ErrorCode::InvalidOption, message));
     }
@@ -61,6 +64,7 @@ pub fn states_header(target: &Target, options: &ExtractOptions) -> Result<States
         quantisation: target.quantisation().to_string(),
         hidden_size: config.hidden_size,
         layers: options.layers.clone(),
+        context: options.context_layer.map(|layer| KeptContext { layer, width: 2 * config.kv_size() }),
         best: options.best,
     })
 }
@@ -123,6 +127,7 @@ struct AnswerStates {
     hidden: Vec<f16>,
     best_tokens: Vec<u32>,
     best_probabilities: Vec<f32>,
+    context: Vec<f16>,
 }
 
 impl AnswerStates {
@@ -132,6 +137,7 @@ impl AnswerStates {
             tokens,
             best_tokens: &self.best_tokens,
             best_probabilities: &self.best_probabilities,
+            context: &self.context,
         }
     }
 }
@@ -155,11 +161,18 @@ fn read(
         cache.truncate(0);
         SequenceSlice { cache, new: NewTokens::Text(text) }
     });
-    let found = target.forward(&mut slices.collect::<Vec<_>>(), &options.layers)?;
+    let mut found = target.forward(&mut slices.collect::<Vec<_>>(), &options.layers)?;
+    for layer in &mut found.layers {
+        *layer = target.plain_norm(layer);
+    }
     let mut end = 0;
-    let states = answers.iter().zip(&texts).map(|(answer, text)| {
+    let states = answers.iter().zip(&texts).zip(caches).map(|((answer, text), cache)| {
         end += text.len();
-        keep(target, &found, end - answer.tokens.len()..end, options)
+        let mut states = keep(target, &found, end - answer.tokens.len()..end, options)?;
+        if let Some(layer) = options.context_layer {
+            states.context = cache.rows(layer).into_iter().map(to_half).collect();
+        }
+        Ok(states)
     });
     states.collect()
 }
@@ -254,7 +267,7 @@ mod tests {
             answers.push(Answer { id, category, prompt: prompt.to_vec(), tokens, ended: false });
             expected.extend(rows);
         }
-        let options = ExtractOptions { best: 3, layers: vec![1, 4], valid_tokens: 512 };
+        let options = ExtractOptions { best: 3, layers: vec![1, 4], context_layer: Some(2), valid_tokens: 512 };
         let header = states_header(&target, &options).unwrap();
         assert_eq!((header.width(), &*header.quantisation), (3 * 64, "Q8_0"));
         let folder = folder();
@@ -289,7 +302,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_out_or_refused() {
         let (target, _) = stories();
-        let options = ExtractOptions { best: 1, layers: vec![], valid_tokens: 512 };
+        let options = ExtractOptions { best: 1, layers: vec![], context_layer: None, valid_tokens: 512 };
         let folder = folder().with_extension("long");
         let mut writer = StatesWriter::open(&folder, states_header(&target, &options).unwrap()).unwrap();
         let answer = |prompt: usize, id: &str| Answer {
@@ -304,7 +317,9 @@ mod tests {
         let done = extract(&target, &answers, &options, &mut writer, &mut |_| {}).unwrap();
         assert_eq!((done.too_long, done.made, &*writer.sequences[0].id), (1, 1, "fits"));
         std::fs::remove_dir_all(&folder).unwrap();
-        let refused = |best, layers| states_header(&target, &ExtractOptions { best, layers, valid_tokens: 512 });
+        let of = |best, layers, context_layer| ExtractOptions { best, layers, context_layer, valid_tokens: 512 };
+        let refused = |best, layers| states_header(&target, &of(best, layers, None));
+        assert_eq!(states_header(&target, &of(1, vec![], Some(5))).unwrap_err().code(), ErrorCode::InvalidOption);
         assert_eq!(refused(0, vec![]).unwrap_err().code(), ErrorCode::InvalidOption);
         assert_eq!(refused(1, vec![5]).unwrap_err().code(), ErrorCode::InvalidOption);
         assert_eq!((to_half(1e9), to_half(-1e9)), (f16::MAX, f16::MIN));

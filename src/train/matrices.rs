@@ -4,19 +4,20 @@ use crate::backend::cpu::heads::Target;
 use crate::backend::cpu::ops::MatrixF32;
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::packing::PackedLayout;
-use crate::model::{ByteSource, Checkpoint, Matrix, Vector, WeightSink, stream_weights};
+use crate::model::{ByteSource, Checkpoint, Matrix, ModelConfig, Vector, WeightSink, stream_weights};
 
 /// Embedding and output matrix.
 #[derive(Debug, Clone)]
 pub struct TargetMatrices {
+    config: ModelConfig,
     embedding: MatrixF32,
     lm_head: Option<MatrixF32>,
 }
 
 impl TargetMatrices {
-    /// These matrices, `[vocab, hidden]`; without an output matrix it is the embedding.
-    pub fn new(embedding: MatrixF32, lm_head: Option<MatrixF32>) -> Self {
-        Self { embedding, lm_head }
+    /// These matrices of a model, `[vocab, hidden]`; without an output matrix it is the embedding.
+    pub fn new(config: ModelConfig, embedding: MatrixF32, lm_head: Option<MatrixF32>) -> Self {
+        Self { config, embedding, lm_head }
     }
 
     /// Reads them from the files of a model.
@@ -29,7 +30,13 @@ impl TargetMatrices {
         let embedding = kept.embedding.ok_or_else(|| {
             Error::new(ErrorCode::MissingTensor, "the embedding was not among the weights".to_owned())
         })?;
-        Ok(Self { embedding: unpack(&embedding), lm_head: kept.lm_head.as_ref().map(unpack) })
+        let lm_head = kept.lm_head.as_ref().map(unpack);
+        Ok(Self { config: checkpoint.config.clone(), embedding: unpack(&embedding), lm_head })
+    }
+
+    /// What the model is.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
     }
 
     /// As heads draft with them.

@@ -7,6 +7,7 @@
 
 pub mod answers;
 pub mod calibrate;
+pub mod context;
 pub mod distill;
 pub mod endpoint;
 pub mod extract;

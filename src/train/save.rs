@@ -33,6 +33,12 @@ pub fn head_file(
     if heads.shape.form == HeadForm::Recurrent {
         word("depths", &heads.shape.depths.to_string());
     }
+    if !heads.shape.taps.is_empty() {
+        word("taps", &heads.shape.taps.to_string());
+    }
+    if let Some(layer) = heads.shape.context_layer {
+        word("context_layer", &layer.to_string());
+    }
     for parameter in &heads.parameters {
         let (name, shape) = (&parameter.name, parameter.var.dims());
         let values: Vec<f32> = parameter.var.flatten_all().and_then(|flat| flat.to_vec1()).map_err(from_candle)?;

@@ -1,20 +1,22 @@
 //! Draft heads as they are trained: the forms that the runtime draws with (`docs/heads.md`), with gradients.
 //!
 //! Whatever the form, a head of depth d makes a *row* `[hidden]`, and an output matrix `[drafts, hidden]` turns it into logits. Blocks
-//! begin as zeros and the output matrix as rows of the target's own, so that at first every head says what the target says of the
+//! begin as zeros, those of fusion and context too, and the output matrix as rows of the target's own, so that at first every head says what the target says of the
 //! token that the hidden row decides. The reference of what is computed is `CpuHeads`.
 
 use candle_core::{Device, Result as CandleResult, Tensor, Var};
 
+use super::context::Context;
 use super::from_candle;
 use super::matrices::TargetMatrices;
 use super::random::Random;
 use super::vocabulary::DraftVocabulary;
 use crate::error::{Error, ErrorCode, Result};
-use crate::model::heads::{HeadForm, MAX_DEPTHS};
+use crate::model::heads::{CONTEXT_ALIGNMENT, HeadForm, MAX_DEPTHS, Taps};
 
 /// What the random numbers of the first weights are for.
 const FIRST_WEIGHTS: u64 = 1;
+const FIRST_QUERIES: u64 = 3;
 
 /// The shape of heads to be trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,10 @@ pub struct HeadShape {
     pub one_block: bool,
     /// Whether the output matrix stays what the target's is: it is not stored with the heads then.
     pub frozen_head: bool,
+    /// Layers of the target whose output is fused with the hidden row.
+    pub taps: Taps,
+    /// The layer of the target by whose keys and values they look at the context.
+    pub context_layer: Option<usize>,
 }
 
 impl HeadShape {
@@ -98,6 +104,8 @@ pub struct TrainHeads {
     pub parameters: Vec<Parameter>,
     /// The rows of the target's output matrix that belong to the draft vocabulary, `[drafts, hidden]`.
     pub base: Tensor,
+    /// Added to the mean square in the norm of a row that looks at the context.
+    pub(super) epsilon: f32,
 }
 
 impl TrainHeads {
@@ -115,14 +123,23 @@ impl TrainHeads {
         shape.validate()?;
         let lm_head = target.lm_head();
         let hidden = lm_head.columns;
+        if shape.context_layer.is_some() && !hidden.is_multiple_of(CONTEXT_ALIGNMENT) {
+            return Err(Error::new(
+                ErrorCode::InvalidOption,
+                format!(
+                    "heads look at the context of models whose hidden size is a multiple of {CONTEXT_ALIGNMENT}, found {hidden}"
+                ),
+            ));
+        }
         let rows = vocabulary.tokens.iter().flat_map(|&token| lm_head.row(token as usize)).copied().collect();
         let base = Tensor::from_vec(rows, (vocabulary.len(), hidden), device).map_err(from_candle)?;
-        let mut heads = Self { shape, vocabulary, parameters: Vec::new(), base };
-        heads.add_parameters(lm_head.rows, hidden, seed).map_err(from_candle)?;
+        let config = target.config();
+        let mut heads = Self { shape, vocabulary, parameters: Vec::new(), base, epsilon: config.rms_norm_eps };
+        heads.add_parameters((lm_head.rows, hidden, config.q_size()), seed).map_err(from_candle)?;
         Ok(heads)
     }
 
-    fn add_parameters(&mut self, vocab: usize, hidden: usize, seed: u64) -> CandleResult<()> {
+    fn add_parameters(&mut self, (vocab, hidden, query): (usize, usize, usize), seed: u64) -> CandleResult<()> {
         let HeadShape { layers, rank, frozen_head, .. } = self.shape;
         let device = self.base.device().clone();
         let mut parameters = Vec::new();
@@ -131,6 +148,21 @@ impl TrainHeads {
             Ok(())
         };
         let zeros = |shape: (usize, usize)| Tensor::zeros(shape, candle_core::DType::F32, &device);
+        if !self.shape.taps.is_empty() {
+            let width = (1 + self.shape.taps.len()) * hidden;
+            add("fusion.weight".to_owned(), Part::Blocks, zeros((hidden, width))?)?;
+            add("fusion.bias".to_owned(), Part::Blocks, zeros((1, hidden))?.flatten_all()?)?;
+        }
+        if self.shape.context_layer.is_some() {
+            // Queries of about the size of normed rows, so that some positions count more than others from the first.
+            let mut random = Random::new(seed, FIRST_QUERIES);
+            let scale = (3.0 / hidden as f32).sqrt();
+            let values = (0..query * hidden).map(|_| scale * (2.0 * random.fraction() - 1.0)).collect();
+            let queries = Tensor::from_vec(values, (query, hidden), &device)?;
+            add("context.query.weight".to_owned(), Part::Blocks, queries)?;
+            add("context.weight".to_owned(), Part::Blocks, zeros((hidden, hidden + query))?)?;
+            add("context.bias".to_owned(), Part::Blocks, zeros((1, hidden))?.flatten_all()?)?;
+        }
         for (block, layer) in (0..self.shape.blocks()).flat_map(|block| (0..layers).map(move |layer| (block, layer))) {
             let width = self.shape.width() * hidden;
             add(format!("blocks.{block}.{layer}.weight"), Part::Blocks, zeros((hidden, width))?)?;
@@ -180,6 +212,29 @@ impl TrainHeads {
         Ok(Some(previous.index_select(&ids, 0)?))
     }
 
+    /// The rows `[batch, hidden]` that heads draft from: the hidden rows, and what other layers say, normed, fused with them.
+    ///
+    /// # Errors
+    /// None for tensors of these shapes.
+    pub fn fuse(&self, hidden: &Tensor, taps: &[Tensor], dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
+        if taps.is_empty() {
+            return Ok(hidden.clone());
+        }
+        let parts: Vec<&Tensor> = std::iter::once(hidden).chain(taps).collect();
+        self.block("fusion", hidden, &Tensor::cat(&parts, 1)?, dropout)
+    }
+
+    /// The same rows after they have looked at the context.
+    ///
+    /// # Errors
+    /// None for heads that do.
+    pub fn look_back(&self, row: &Tensor, context: &Context, dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
+        let mean_square = row.sqr()?.mean_keepdim(1)?;
+        let normed = row.broadcast_div(&(mean_square + f64::from(self.epsilon))?.sqrt()?)?;
+        let mixed = context.attend(&normed.matmul(&self.weight("context.query.weight")?.t()?)?)?;
+        self.block("context", row, &Tensor::cat(&[row, &mixed], 1)?, dropout)
+    }
+
     /// The rows `[batch, hidden]` of every depth, before the output matrix. `hidden` is `[batch, hidden]`; the recurrent form also reads
     /// the embeddings of the tokens that the text has at each depth, the root's first, `[batch, hidden]`.
     ///
@@ -197,7 +252,7 @@ impl TrainHeads {
                 HeadForm::Parallel => {
                     let mut row = hidden.clone();
                     for layer in 0..self.shape.layers {
-                        row = self.block(depth, layer, &row, &row, dropout.as_deref_mut())?;
+                        row = self.block(&format!("blocks.{depth}.{layer}"), &row, &row, dropout.as_deref_mut())?;
                     }
                     row
                 }
@@ -206,7 +261,7 @@ impl TrainHeads {
                     let block = if self.shape.one_block { 0 } else { depth };
                     let missing = || candle_core::Error::Msg(format!("no embeddings of depth {depth}"));
                     let input = Tensor::cat(&[state, embedded.get(depth).ok_or_else(missing)?], 1)?;
-                    self.block(block, 0, state, &input, dropout.as_deref_mut())?
+                    self.block(&format!("blocks.{block}.0"), state, &input, dropout.as_deref_mut())?
                 }
             };
             rows.push(row);
@@ -215,16 +270,9 @@ impl TrainHeads {
     }
 
     /// `x + silu(W input + b)`.
-    fn block(
-        &self,
-        block: usize,
-        layer: usize,
-        x: &Tensor,
-        input: &Tensor,
-        dropout: Option<&mut Dropout>,
-    ) -> CandleResult<Tensor> {
-        let weight = self.weight(&format!("blocks.{block}.{layer}.weight"))?;
-        let bias = self.weight(&format!("blocks.{block}.{layer}.bias"))?;
+    fn block(&self, name: &str, x: &Tensor, input: &Tensor, dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
+        let weight = self.weight(&format!("{name}.weight"))?;
+        let bias = self.weight(&format!("{name}.bias"))?;
         let dropped = dropout.map(|dropout| dropout.apply(input)).transpose()?;
         let product = dropped.as_ref().unwrap_or(input).matmul(&weight.t()?)?;
         x + product.broadcast_add(bias)?.silu()?

@@ -45,6 +45,8 @@ impl TrainHeads {
             rank: fitted.rank,
             one_block: fitted.form == HeadForm::Recurrent && fitted.one_block,
             frozen_head: !stored.iter().any(|(name, _)| name == "head.weight"),
+            taps: fitted.taps,
+            context_layer: fitted.context_layer,
         };
         let heads = Self::new(shape, DraftVocabulary::new(tokens, vocab_size)?, target, 0, device)?;
         for (name, entry) in stored {
@@ -75,6 +77,7 @@ impl TrainHeads {
             vocabulary: self.vocabulary.clone(),
             parameters: parameters.map_err(from_candle)?,
             base: self.base.clone(),
+            epsilon: self.epsilon,
         })
     }
 
@@ -99,6 +102,7 @@ mod tests {
     use super::*;
     use crate::model::TensorType;
     use crate::model::files::FileSource;
+    use crate::model::heads::Taps;
     use crate::train::random::Random;
     use crate::train::save::head_file;
 
@@ -133,13 +137,17 @@ mod tests {
             rank: 32,
             one_block: false,
             frozen_head: false,
+            taps: Taps::NONE,
+            context_layer: None,
         };
         let recurrent =
             HeadShape { form: HeadForm::Recurrent, layers: 1, rank: 0, one_block: true, frozen_head: true, ..parallel };
+        let fused = HeadShape { taps: Taps::new(&[1, 3]).unwrap(), context_layer: Some(2), ..recurrent };
         let all: Vec<u32> = (0..512).collect();
         let some: Vec<u32> = (0..512).filter(|token| token % 3 != 1).collect();
         for (number, (shape, tokens, ty, tolerance)) in [
-            (parallel, all, TensorType::F32, 0.0),
+            (parallel, all.clone(), TensorType::F32, 0.0),
+            (fused, all, TensorType::Q8_0, 0.01),
             (parallel, some.clone(), TensorType::Q8_0, 0.01),
             (recurrent, some, TensorType::F16, 1e-3),
         ]

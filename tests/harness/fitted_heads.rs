@@ -4,6 +4,8 @@
 //! the product of the two. Blocks are random and small, so that every part of a head counts.
 
 use draftree::backend::Backend as _;
+use draftree::backend::cpu::CpuBackend;
+use draftree::backend::cpu::heads::CpuHeads;
 use draftree::backend::cpu::ops::MatrixF32;
 use draftree::model::heads::HeadForm;
 use draftree::model::{ByteSource, MemorySource};
@@ -27,25 +29,40 @@ struct Written {
     hidden: Vec<Vec<f32>>,
 }
 
+impl Written {
+    /// The rows that heads draft from.
+    fn head_rows(&self, backend: &mut CpuBackend, heads: &CpuHeads) -> Vec<Vec<f32>> {
+        if !heads.shape().reads_more() {
+            return self.hidden.clone();
+        }
+        super::prefill(backend, 0, &self.tokens);
+        let root = |at: usize| Tree::chain(&self.tokens[at..=at]).expect("one node is a tree");
+        let row = |at: usize| backend.head_rows(heads, at, &root(at)).expect("every matrix is there").swap_remove(0);
+        (0..self.tokens.len()).map(row).collect()
+    }
+}
+
 /// Heads fitted to a small model, as a file. `count`, `form`, `noise` (of the blocks), `rank` and `seed` count; every head has an
 /// output matrix of its own, or, in the recurrent form, all levels one.
 pub fn fitted(model: &impl ByteSource, heads: Heads) -> MemorySource {
     let texts = written(model);
-    let target = super::cpu(model);
-    let target = target.target();
+    let mut backend = super::cpu(model);
+    let target = backend.target();
     // With blocks as they will be; outputs follow.
     let mut begun = file(model, Heads { own: false, draft_vocab: None, ..heads });
     if heads.form == HeadForm::Recurrent {
         balance(&mut begun, &texts, target.embedding);
     }
     let reader = cpu_heads(&begun.source(), model);
+    let head_rows: Vec<Vec<Vec<f32>>> = texts.iter().map(|text| text.head_rows(&mut backend, &reader)).collect();
+    let target = backend.target();
     let mut samples: Vec<Vec<(Vec<f32>, &[f32])>> = vec![Vec::new(); heads.count];
-    for text in &texts {
-        for at in 0..text.tokens.len() - heads.count - 1 {
+    for (text, head_rows) in texts.iter().zip(&head_rows) {
+        for (at, first) in head_rows.iter().enumerate().take(text.tokens.len() - heads.count - 1) {
             let rows = match heads.form {
-                HeadForm::Parallel => reader.parallel_rows(&text.hidden[at]).expect("every matrix is there"),
+                HeadForm::Parallel => reader.parallel_rows(first).expect("every matrix is there"),
                 HeadForm::Recurrent => {
-                    let mut state = text.hidden[at].clone();
+                    let mut state = first.clone();
                     let path = text.tokens[at + 1..].iter().take(heads.count).enumerate();
                     let next = |(level, &token): (usize, &u32)| {
                         state = reader.next_state(target, level, &state, token).expect("every matrix is there");
@@ -164,4 +181,16 @@ pub fn parallel(model: &impl ByteSource) -> MemorySource {
 /// Recurrent ones, whose random features take up each drafted token.
 pub fn recurrent(model: &impl ByteSource) -> MemorySource {
     fitted(model, Heads { form: HeadForm::Recurrent, count: 4, noise: 4.0, seed: 2, ..Heads::default() })
+}
+
+/// The same on a row into which two layers were fused.
+pub fn fused(model: &impl ByteSource) -> MemorySource {
+    let recurrent = Heads { form: HeadForm::Recurrent, count: 4, noise: 4.0, seed: 2, ..Heads::default() };
+    fitted(model, Heads { taps: &[0, 3], ..recurrent })
+}
+
+/// The same on a row that looked at the context of another layer, too.
+pub fn looking_back(model: &impl ByteSource) -> MemorySource {
+    let recurrent = Heads { form: HeadForm::Recurrent, count: 4, noise: 4.0, seed: 2, ..Heads::default() };
+    fitted(model, Heads { taps: &[1], context: Some(2), ..recurrent })
 }

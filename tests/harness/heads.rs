@@ -33,6 +33,10 @@ pub struct Heads {
     pub draft_vocab: Option<usize>,
     /// With a correction by the previous token.
     pub rank: Option<usize>,
+    /// Fused with the output of these layers.
+    pub taps: &'static [usize],
+    /// Looking at the context by the keys and values of this layer.
+    pub context: Option<usize>,
     pub seed: u64,
 }
 
@@ -46,6 +50,8 @@ impl Default for Heads {
             own: false,
             draft_vocab: None,
             rank: None,
+            taps: &[],
+            context: None,
             seed: 1,
         }
     }
@@ -101,6 +107,28 @@ pub fn file(source: &impl ByteSource, heads: Heads) -> File {
         file = file
             .with("previous.weight", Tensor::f32(&[vocab, rank], &noise(vocab * rank, 1.0)))
             .with("correction.weight", Tensor::f32(&[drafts, rank], &noise(drafts * rank, 1.0)));
+    }
+    if !heads.taps.is_empty() {
+        let width = (1 + heads.taps.len()) * hidden;
+        // What is fused stays near the hidden row, however noisy the blocks are.
+        let scale = 1.0 / heads.noise.max(1.0);
+        let weight = noise(hidden * width, scale / (width as f32).sqrt());
+        file = file
+            .word("taps", &json!(heads.taps).to_string())
+            .with("fusion.weight", Tensor::f32(&[hidden, width], &weight))
+            .with("fusion.bias", Tensor::f32(&[hidden], &noise(hidden, 0.1 * scale)));
+    }
+    if let Some(layer) = heads.context {
+        let query = checkpoint.config.q_size();
+        let width = hidden + query;
+        let scale = 1.0 / heads.noise.max(1.0);
+        let queries = noise(query * hidden, 4.0 / (hidden as f32).sqrt());
+        let weight = noise(hidden * width, scale / (width as f32).sqrt());
+        file = file
+            .word("context_layer", &layer.to_string())
+            .with("context.query.weight", Tensor::f32(&[query, hidden], &queries))
+            .with("context.weight", Tensor::f32(&[hidden, width], &weight))
+            .with("context.bias", Tensor::f32(&[hidden], &noise(hidden, 0.1 * scale)));
     }
     file
 }

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::ops::{self, MatrixF32};
-use super::{CpuBackend, CpuWeights};
+use super::{CpuBackend, CpuWeights, KvRow, LayerRows};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::{DraftHeads, HeadForm, HeadMatrix, HeadOutput, HeadVector};
-use crate::model::{Matrix, Vector};
+use crate::model::{Matrix, ModelConfig, Vector};
 use crate::sampling::SamplingParams;
 use crate::speculate::grow::HeadCandidates;
 use crate::speculate::head_slots::{self, Levels};
@@ -36,11 +36,43 @@ impl CpuBackend {
         Target { embedding: &self.embedding, lm_head: self.lm_head.as_ref().unwrap_or(&self.embedding) }
     }
 
-    /// Hidden rows `[nodes][hidden]`, normed, of every node of a tree whose root stands at position `start`: what heads read.
+    /// Hidden rows `[nodes][hidden]`, normed, of every node of a tree whose root stands at position `start`.
     pub fn hidden(&self, start: usize, tree: &Tree) -> Vec<Vec<f32>> {
-        let (residuals, _) = self.forward(start, tree);
-        let norm = |residual: &Vec<f32>| ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
-        residuals.iter().map(norm).collect()
+        self.forward(start, tree).0.iter().map(|behind| self.final_row(behind)).collect()
+    }
+
+    /// The rows `[nodes][hidden]` that heads draft from at every node of such a tree.
+    ///
+    /// # Errors
+    /// `MissingTensor`, which does not happen for heads of this model.
+    pub fn head_rows(&self, heads: &CpuHeads, start: usize, tree: &Tree) -> Result<Vec<Vec<f32>>> {
+        let (rows, scratch) = self.forward(start, tree);
+        let row = |(node, behind): (usize, &LayerRows)| {
+            self.head_row(heads, behind, |layer| {
+                let path = tree.path(node).into_iter().map(|node| &scratch[layer][node]);
+                self.cache[layer][..start].iter().chain(path).collect()
+            })
+        };
+        rows.iter().enumerate().map(row).collect()
+    }
+
+    /// The row that heads draft from where this is the residual behind each layer. `seen` gives what a layer has kept up to the row, the
+    /// row's own keys and values last.
+    pub(super) fn head_row<'k>(
+        &self,
+        heads: &CpuHeads,
+        behind: &LayerRows,
+        seen: impl FnOnce(usize) -> Vec<&'k KvRow>,
+    ) -> Result<Vec<f32>> {
+        let ones = vec![1.0; self.config.hidden_size];
+        let tap = |layer: usize| ops::rms_norm(&behind[layer], &ones, self.config.rms_norm_eps);
+        let taps: Vec<f32> = heads.shape.taps.layers().flat_map(tap).collect();
+        let fused = heads.fuse(&self.final_row(behind), &taps)?;
+        let Some(layer) = heads.shape.context_layer else { return Ok(fused) };
+        let seen = seen(layer);
+        let keys: Vec<&[f32]> = seen.iter().map(|row| row.keys.as_slice()).collect();
+        let values: Vec<&[f32]> = seen.iter().map(|row| row.values.as_slice()).collect();
+        heads.look_back(&self.config, fused, &keys, &values)
     }
 }
 
@@ -86,6 +118,12 @@ impl CpuHeads {
         if rank > 0 {
             needed.push(HeadMatrix::Correction);
         }
+        if !self.shape.taps.is_empty() {
+            needed.push(HeadMatrix::Fusion);
+        }
+        if self.shape.context_layer.is_some() {
+            needed.extend([HeadMatrix::ContextQuery, HeadMatrix::Context]);
+        }
         needed
     }
 
@@ -108,10 +146,44 @@ impl CpuHeads {
         &self.shape
     }
 
-    /// The rows `[depths][hidden]` that parallel heads make of a hidden row, before the output matrix.
+    /// The row that heads draft from: the hidden row, into which what other layers say was fused where these heads read them. `taps` is
+    /// the output of those, one behind the other, normed without a gain, `[taps, hidden]`.
     ///
     /// # Errors
     /// `MissingTensor`, which does not happen after [`new`](Self::new), as below.
+    pub fn fuse(&self, hidden: &[f32], taps: &[f32]) -> Result<Vec<f32>> {
+        if self.shape.taps.is_empty() {
+            return Ok(hidden.to_vec());
+        }
+        let product = ops::matmul(self.matrix(HeadMatrix::Fusion)?, &[hidden, taps].concat());
+        Ok(residual_block(hidden, &product, self.bias(HeadVector::FusionBias)))
+    }
+
+    /// The same row after it has looked at the context: attention over the keys and values of a layer of the target, whose sizes `config`
+    /// has, from the first position to the row's own, each `[kv]`. It stands where the last of them does.
+    ///
+    /// # Errors
+    /// `MissingTensor` where these heads do not look back.
+    pub fn look_back(
+        &self,
+        config: &ModelConfig,
+        row: Vec<f32>,
+        keys: &[&[f32]],
+        values: &[&[f32]],
+    ) -> Result<Vec<f32>> {
+        let normed = ops::rms_norm(&row, &vec![1.0; row.len()], config.rms_norm_eps);
+        let mut queries = ops::matmul(self.matrix(HeadMatrix::ContextQuery)?, &normed);
+        let rotations = ops::rotations(&config.inverse_frequencies(), keys.len() - 1);
+        ops::rotate(&mut queries, config.head_dim, &rotations);
+        let mixed = ops::attention(config, &queries, keys, values);
+        let product = ops::matmul(self.matrix(HeadMatrix::Context)?, &[&row[..], &mixed].concat());
+        Ok(residual_block(&row, &product, self.bias(HeadVector::ContextBias)))
+    }
+
+    /// The rows `[depths][hidden]` that parallel heads make of the row they draft from, before the output matrix.
+    ///
+    /// # Errors
+    /// `MissingTensor`.
     pub fn parallel_rows(&self, hidden: &[f32]) -> Result<Vec<Vec<f32>>> {
         let product = ops::matmul(self.matrix(HeadMatrix::Trunk)?, hidden);
         let bias = self.bias(HeadVector::TrunkBias);
@@ -173,7 +245,7 @@ impl CpuHeads {
         Ok(scoring.correct(ranking, &corrections.collect::<Result<Vec<_>>>()?))
     }
 
-    /// Drafting from the hidden row of the last visited node.
+    /// Drafting from the row of the last visited node ([`CpuBackend::head_rows`]).
     pub fn draft<'a>(&'a self, target: Target<'a>, hidden: &'a [f32], scene: DraftScene<'a>) -> HeadDraft<'a> {
         HeadDraft { heads: self, target, hidden, scene }
     }

@@ -77,6 +77,9 @@ struct KvRow {
     values: Vec<f32>,
 }
 
+/// The residual of one row behind each layer, `[layers][hidden]`.
+type LayerRows = Vec<Vec<f32>>;
+
 #[derive(Debug)]
 struct Running {
     generation: Generation,
@@ -147,19 +150,14 @@ impl CpuBackend {
         self.heads = Some(heads);
     }
 
-    /// Cosines and sines of a position, `[head_dim / 2, 2]`.
-    fn rotations(&self, position: usize) -> Vec<f32> {
-        let angles = self.frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
-        angles.flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect()
-    }
-
     /// One row through all layers. `scratch[layer][node]` holds the rows of the tree before it; the row's own is appended.
-    /// `path` are the nodes from the root to this one. Returns the residual after the last layer.
-    fn forward_row(&self, start: usize, token: u32, path: &[usize], scratch: &mut [Vec<KvRow>]) -> Vec<f32> {
+    /// `path` are the nodes from the root to this one.
+    fn forward_row(&self, start: usize, token: u32, path: &[usize], scratch: &mut [Vec<KvRow>]) -> LayerRows {
         let config = &self.config;
         let epsilon = config.rms_norm_eps;
-        let rotations = self.rotations(start + path.len() - 1);
+        let rotations = ops::rotations(&self.frequencies, start + path.len() - 1);
         let mut residual = ops::embed(&self.embedding, token);
+        let mut behind = Vec::with_capacity(self.layers.len());
         for (index, layer) in self.layers.iter().enumerate() {
             let normed = ops::rms_norm(&residual, &layer.attention_norm, epsilon);
             let (queries, keys, values) = ops::qkv(config, &layer.qkv, &layer.qkv_bias, &normed, &rotations);
@@ -172,22 +170,28 @@ impl CpuBackend {
             ops::project(&mut residual, &layer.attention_out, &mixed);
             let normed = ops::rms_norm(&residual, &layer.ffn_norm, epsilon);
             ops::project(&mut residual, &layer.down, &ops::gate_up(&layer.gate_up, &normed));
+            behind.push(residual.clone());
         }
-        residual
+        behind
     }
 
-    /// All rows of a tree; returns their residuals and the keys and values they made.
-    fn forward(&self, start: usize, tree: &Tree) -> (Vec<Vec<f32>>, Vec<Vec<KvRow>>) {
+    /// All rows of a tree; returns them behind each layer, and the keys and values they made.
+    fn forward(&self, start: usize, tree: &Tree) -> (Vec<LayerRows>, Vec<Vec<KvRow>>) {
         let mut scratch = vec![Vec::new(); self.layers.len()];
-        let residuals = (0..tree.len())
+        let rows = (0..tree.len())
             .map(|node| self.forward_row(start, tree.tokens()[node], &tree.path(node), &mut scratch))
             .collect();
-        (residuals, scratch)
+        (rows, scratch)
     }
 
-    fn logits(&self, residual: &[f32]) -> Vec<f32> {
-        let normed = ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
-        ops::lm_head(self.lm_head.as_ref().unwrap_or(&self.embedding), &normed)
+    /// What the output matrix reads of a row.
+    fn final_row(&self, behind: &LayerRows) -> Vec<f32> {
+        let residual = behind.last().map_or(&[][..], Vec::as_slice);
+        ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps)
+    }
+
+    fn logits(&self, behind: &LayerRows) -> Vec<f32> {
+        ops::lm_head(self.lm_head.as_ref().unwrap_or(&self.embedding), &self.final_row(behind))
     }
 
     /// Keeps the rows of visited nodes, in order, from position `start` on. Oracle of commit.wgsl.
@@ -203,8 +207,8 @@ impl CpuBackend {
         let generation = &mut running.generation;
         let start = self.cache[0].len();
         let tree = generation.drafted.tree.first(rows);
-        let (mut residuals, kv_rows) = self.forward(start, &tree);
-        let verified = generation.verify(residuals.iter().map(|residual| self.logits(residual)).collect());
+        let (outputs, kv_rows) = self.forward(start, &tree);
+        let verified = generation.verify(outputs.iter().map(|behind| self.logits(behind)).collect());
         if generation.recycles() {
             for (node, bests) in verified.bests.iter().enumerate() {
                 generation.teach(&mut self.successors, node, bests);
@@ -214,20 +218,20 @@ impl CpuBackend {
         self.commit(start, &walk.path, &kv_rows);
         record.logprobs = generation.logprobs(&walk, &verified.processed);
         if !drafters.is_empty() && generation.setup.draft.nodes() > 1 && generation.finish.is_none() {
-            let last = walk.path.last().map_or_else(Vec::new, |&node| residuals.swap_remove(node));
-            let heads = self.head_candidates(generation, (drafters, rows), &last)?;
+            let last = walk.path.last().copied().unwrap_or_default();
+            let heads = self.head_candidates(generation, (drafters, rows), &outputs[last])?;
             generation.draft(drafters, &self.successors, heads, &mut record)?;
         }
         running.records.push_back(record);
         Ok(())
     }
 
-    /// What draft heads propose below the last token of the text in a step of so many rows. `residual` is the last visited row's.
+    /// What draft heads propose below the last token of the text in a step of so many rows. `last` is the last visited row.
     fn head_candidates(
         &self,
         generation: &Generation,
         (drafters, rows): (Sources, usize),
-        residual: &[f32],
+        last: &LayerRows,
     ) -> Result<HeadCandidates> {
         let setup = &generation.setup;
         match (&self.heads, generation.text.last()) {
@@ -238,9 +242,9 @@ impl CpuBackend {
                     valid_tokens: setup.valid_tokens,
                     shares_noise: setup.rule() != AcceptRule::Rejection,
                 };
-                let hidden = ops::rms_norm(residual, &self.final_norm, self.config.rms_norm_eps);
+                let row = self.head_row(heads, last, |layer| self.cache[layer].iter().collect())?;
                 let levels = levels(heads.shape().form, heads.shape().depths, rows);
-                heads.draft(self.target(), &hidden, scene).candidates_within(root, levels)
+                heads.draft(self.target(), &row, scene).candidates_within(root, levels)
             }
             _ => Ok(HeadCandidates::default()),
         }
@@ -334,8 +338,8 @@ impl Backend for CpuBackend {
     }
 
     async fn evaluate(&mut self, start: usize, tree: &Tree) -> Result<Vec<f32>> {
-        let (residuals, _) = self.forward(start, tree);
-        Ok(residuals.iter().flat_map(|residual| self.logits(residual)).collect())
+        let (rows, _) = self.forward(start, tree);
+        Ok(rows.iter().flat_map(|behind| self.logits(behind)).collect())
     }
 
     async fn run_passes(&mut self, rows: usize, context: usize, passes: usize) -> Result<()> {

@@ -65,15 +65,26 @@ pub fn qkv(
         *value += bias;
     }
     let values = all.split_off(config.q_size() + config.kv_size());
-    for head in all.chunks_exact_mut(config.head_dim) {
+    rotate(&mut all, config.head_dim, rotations);
+    let keys = all.split_off(config.q_size());
+    (all, keys, values)
+}
+
+/// Rotates the pairs of heads of this width.
+pub fn rotate(heads: &mut [f32], head_dim: usize, rotations: &[f32]) {
+    for head in heads.chunks_exact_mut(head_dim) {
         for (pair, rotation) in head.chunks_exact_mut(2).zip(rotations.chunks_exact(2)) {
             let (x, y) = (pair[0], pair[1]);
             pair[0] = x * rotation[0] - y * rotation[1];
             pair[1] = x * rotation[1] + y * rotation[0];
         }
     }
-    let keys = all.split_off(config.q_size());
-    (all, keys, values)
+}
+
+/// Cosines and sines of a position, `[frequencies, 2]`.
+pub fn rotations(frequencies: &[f32], position: usize) -> Vec<f32> {
+    let angles = frequencies.iter().map(|frequency| f64::from(position as f32 * frequency));
+    angles.flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect()
 }
 
 /// Softmax attention of one row's queries over the keys and values of the positions it sees, first to last.

@@ -6,6 +6,7 @@
 
 use super::GpuBackend;
 use super::device::Gpu;
+use super::head_entry::EntryBuffers;
 use super::kernels::Kernel;
 use super::layout::{
     CHUNK_BEST_BYTES, HeadShape, HeadSlots, KEPT_BYTES, QUAD, RawHeadCandidate, STATE_BYTES, StateHead, row_stride,
@@ -29,17 +30,19 @@ const CANDIDATE_BYTES: usize = size_of::<RawHeadCandidate>();
 /// The draft heads of one model.
 #[derive(Debug)]
 pub struct GpuHeads {
-    shape: DraftHeads,
+    pub(super) shape: DraftHeads,
     weights: GpuWeights,
-    buffers: HeadBuffers,
+    pub(super) buffers: HeadBuffers,
 }
 
 #[derive(Debug)]
-struct HeadBuffers {
+pub(super) struct HeadBuffers {
     /// `State` of the nodes whose children are ranked.
-    state: wgpu::Buffer,
+    pub state: wgpu::Buffer,
+    /// What comes before the first blocks.
+    pub entry: EntryBuffers,
     /// `[rows, columns]`, what the first blocks read.
-    inputs: wgpu::Buffer,
+    pub inputs: wgpu::Buffer,
     /// `[slot or depth, hidden]`, what blocks make, and a second one, since a block cannot write what it reads.
     rows: [wgpu::Buffer; 2],
     /// `[slot or depth, drafts]`.
@@ -53,7 +56,7 @@ struct HeadBuffers {
 }
 
 /// Floats from one row of a buffer of heads to the next.
-fn stride(columns: usize) -> usize {
+pub(super) fn stride(columns: usize) -> usize {
     columns.next_multiple_of(ROW_FLOATS)
 }
 
@@ -74,13 +77,14 @@ fn widest(heads: &DraftHeads) -> usize {
 }
 
 impl HeadBuffers {
-    fn new(gpu: &Gpu, heads: &DraftHeads) -> Self {
+    fn new(gpu: &Gpu, heads: &DraftHeads, q_size: usize) -> Self {
         let floats = |rows: usize, columns: usize| (rows * stride(columns) * 4) as u64;
         let (rows, most, hidden) = (logit_rows(heads), widest(heads), heads.hidden_size);
         let row_buffer = || gpu.storage("head rows", floats(rows, hidden));
         let map = heads.token_map.as_deref().unwrap_or(&[]);
         let buffers = Self {
             state: gpu.storage("head state", STATE_BYTES),
+            entry: EntryBuffers::new(gpu, heads, q_size),
             inputs: gpu.storage("head inputs", floats(most, 2 * hidden)),
             rows: [row_buffer(), row_buffer()],
             logits: gpu.storage("head logits", floats(rows, heads.draft_vocab)),
@@ -129,7 +133,7 @@ impl GpuHeads {
         Ok(HeadLaunches { launches: rounds.launches, short })
     }
 
-    fn matrix(&self, matrix: HeadMatrix) -> Result<&GpuMatrix> {
+    pub(super) fn matrix(&self, matrix: HeadMatrix) -> Result<&GpuMatrix> {
         self.weights.matrix(Matrix::Heads(matrix))
     }
 }
@@ -155,19 +159,19 @@ impl HeadLaunches {
 }
 
 /// Appends launches.
-struct Rounds<'a> {
-    builder: &'a Builder<'a>,
-    heads: &'a GpuHeads,
-    launches: Vec<Launch>,
+pub(super) struct Rounds<'a> {
+    pub builder: &'a Builder<'a>,
+    pub heads: &'a GpuHeads,
+    pub launches: Vec<Launch>,
 }
 
 /// A buffer from one of its rows on.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
-    buffer: &'a wgpu::Buffer,
-    row: usize,
+pub(super) struct Rows<'a> {
+    pub buffer: &'a wgpu::Buffer,
+    pub row: usize,
     /// Floats from one row to the next.
-    stride: usize,
+    pub stride: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -248,19 +252,15 @@ impl<'a> Rounds<'a> {
             first_parent: first_slot(depth.saturating_sub(1), BEAM) as u32,
             rows: rows as u32,
             nodes: if recurrent { rows } else { slots(heads) } as u32,
+            taps: heads.taps.len() as u32,
         };
         self.builder.gpu.uniform("heads", &shape)
     }
 
-    fn launch(&mut self, kernel: Kernel, buffers: &[&wgpu::Buffer], grid: Grid, rows: usize) -> Result<()> {
+    pub(super) fn launch(&mut self, kernel: Kernel, buffers: &[&wgpu::Buffer], grid: Grid, rows: usize) -> Result<()> {
         let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_buffer_binding()).collect();
         self.launches.push(self.builder.launch_rows((kernel, None), &resources, grid, rows)?);
         Ok(())
-    }
-
-    fn start(&mut self, shape: &wgpu::Buffer) -> Result<()> {
-        let (b, model) = (&self.heads.buffers, self.builder.buffers);
-        self.launch(Kernel::HeadStart, &[shape, &model.state, &model.normed, &b.state, &b.inputs], Grid::One, 1)
     }
 
     /// The embedding of each row's token, behind the state it is added to.
@@ -306,7 +306,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    fn block(
+    pub(super) fn block(
         &mut self,
         matrix: HeadMatrix,
         bias: HeadVector,
@@ -378,7 +378,9 @@ impl GpuBackend {
         if logit_bytes > self.gpu.caps.max_binding_bytes {
             return Err(too_large(&self.gpu.caps, "the logits"));
         }
-        let buffers = self.gpu.scoped("buffers of the draft heads", || HeadBuffers::new(&self.gpu, &shape)).await?;
+        let q_size = self.config.q_size();
+        let buffers =
+            self.gpu.scoped("buffers of the draft heads", || HeadBuffers::new(&self.gpu, &shape, q_size)).await?;
         let are_depths = shape.form == HeadForm::Parallel && shape.rank == 0;
         let draft = &mut self.buffers.draft;
         draft.head_slots = HeadSlots { count: slots(&shape), are_depths };

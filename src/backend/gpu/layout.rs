@@ -325,6 +325,7 @@ pub struct HeadShape {
     pub first_parent: u32,
     pub rows: u32,
     pub nodes: u32,
+    pub taps: u32,
 }
 
 /// `HeadCandidate` in shaders/lib/heads.wgsl.

@@ -7,6 +7,7 @@
 mod cache;
 pub mod device;
 mod drafting;
+mod head_entry;
 mod heads;
 pub mod kernels;
 mod layout;

@@ -323,6 +323,7 @@ impl Plan {
             let (qkv, rest) = builder.layer(layer)?;
             body.extend(qkv);
             tail = rest;
+            tail.extend(heads.map(|heads| heads.tap(&builder, layer)).transpose()?.flatten());
         }
         let sampling = |kernel, buffers: &[&wgpu::Buffer], grid| builder.launch(kernel, None, buffers, grid);
         let b = buffers;
@@ -519,13 +520,13 @@ impl Builder<'_> {
             Kernel::AttentionJoin,
             None,
             &[&attention, &b.state, &cache.parts, &cache.chunks, &b.mixed],
-            Grid::Items(config.num_attention_heads * (config.head_dim / QUAD).div_ceil(QUAD)),
+            self.join_grid(),
         )?);
         let project = |matrix, inputs| {
             self.matmul(Kernel::Project, weights.matrix(matrix)?, hidden, &[&b.state], &[inputs, &b.residual])
         };
         rest.extend(project(Matrix::AttentionOut(layer), &b.mixed)?);
-        rest.push(self.norm(Vector::FfnNorm(layer))?);
+        rest.push(self.model_norm(Vector::FfnNorm(layer))?);
         rest.extend(self.matmul(
             Kernel::GateUp,
             weights.matrix(Matrix::GateUp(layer))?,
@@ -537,10 +538,15 @@ impl Builder<'_> {
         Ok((qkv, rest))
     }
 
+    /// Threads of attention_join.wgsl.
+    pub fn join_grid(&self) -> Grid {
+        Grid::Items(self.config.num_attention_heads * (self.config.head_dim / QUAD).div_ceil(QUAD))
+    }
+
     fn lm_head(&self) -> Result<Vec<Launch>> {
         let b = self.buffers;
         let vocabulary = self.config.vocab_size.next_multiple_of(QUAD);
-        let mut launches = vec![self.norm(Vector::FinalNorm)?];
+        let mut launches = vec![self.model_norm(Vector::FinalNorm)?];
         launches.extend(self.matmul(
             Kernel::LmHead,
             self.weights.lm_head()?,
@@ -551,8 +557,16 @@ impl Builder<'_> {
         Ok(launches)
     }
 
-    fn norm(&self, gain: Vector) -> Result<Launch> {
+    fn model_norm(&self, gain: Vector) -> Result<Launch> {
         let (vectors, _) = self.weights.gain_and_bias(gain, None)?;
+        self.norm(&vectors, self.buffers.normed.as_entire_buffer_binding())
+    }
+
+    /// The norm of all rows of the residual stream as it stands by then.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub fn norm(&self, gain: &wgpu::Buffer, to: wgpu::BufferBinding<'_>) -> Result<Launch> {
         let hidden = self.config.hidden_size;
         let shape = self.gpu.uniform(
             "norm",
@@ -564,10 +578,13 @@ impl Builder<'_> {
             },
         );
         let b = self.buffers;
-        self.launch(Kernel::Norm, None, &[&shape, &b.state, &vectors, &b.residual, &b.normed], Grid::Rows)
+        let from = [&shape, &b.state, gain, &b.residual].map(|b| b.as_entire_buffer_binding());
+        let group = self.kernels.bind(Kernel::Norm, None, &[&from[..], &[to]].concat())?;
+        Ok(Launch { kernel: Kernel::Norm, format: None, group, grid: Grid::Rows, rows: None, mapped: false })
     }
 
-    fn attention_shape(&self, bias_offset: usize) -> AttentionShape {
+    /// What attention must know; the bias of its queries begins at this float of the vectors bound to it.
+    pub fn attention_shape(&self, bias_offset: usize) -> AttentionShape {
         let config = self.config;
         AttentionShape {
             query_quads: (config.q_size() / QUAD) as u32,

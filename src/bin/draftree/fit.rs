@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use candle_core::Device;
 use clap::ValueEnum;
 use draftree::model::files::FileSource;
-use draftree::model::heads::{HeadForm, model_identity};
+use draftree::model::heads::{HeadForm, Taps, model_identity};
 use draftree::model::{Checkpoint, TensorType};
 use draftree::train::fit::{FitSettings, Fitted, Material, Report, train};
 use draftree::train::loss::Loss;
@@ -104,6 +104,13 @@ pub struct FitArgs {
     /// Recurrent heads: a block for each level, instead of one for all.
     #[arg(long)]
     own_blocks: bool,
+    /// Layers whose output is fused with the hidden row before heads read it, counted from 0, with commas between them. The states keep
+    /// them.
+    #[arg(long, value_delimiter = ',')]
+    pub taps: Vec<usize>,
+    /// The layer by whose keys and values heads look at the context before they draft, counted from 0. The states keep these.
+    #[arg(long)]
+    pub context_layer: Option<usize>,
     /// Tokens that heads can predict: those that the target writes most; 0 for all.
     #[arg(long, default_value_t = 8192)]
     draft_vocab: usize,
@@ -191,7 +198,7 @@ impl FitArgs {
             );
         }
         let target = pollster::block_on(TargetMatrices::read(&checkpoint, &source))?;
-        let settings = self.settings();
+        let settings = self.settings()?;
         let always = &checkpoint.config.eos_token_ids;
         let material = Material { states: &states, target: &target, always };
         let device = self.train_device.open()?;
@@ -205,9 +212,9 @@ impl FitArgs {
         Ok(())
     }
 
-    fn settings(&self) -> FitSettings {
+    fn settings(&self) -> anyhow::Result<FitSettings> {
         let form = self.form.into();
-        FitSettings {
+        Ok(FitSettings {
             shape: HeadShape {
                 form,
                 depths: self.depths,
@@ -215,6 +222,8 @@ impl FitArgs {
                 rank: self.rank,
                 one_block: form == HeadForm::Recurrent && !self.own_blocks,
                 frozen_head: self.freeze_head,
+                taps: Taps::new(&self.taps)?,
+                context_layer: self.context_layer,
             },
             draft_vocab: self.draft_vocab,
             loss: self.loss,
@@ -234,7 +243,7 @@ impl FitArgs {
             held_out_rows: self.held_out_rows,
             evaluate_every: self.evaluate_every,
             patience: self.patience,
-        }
+        })
     }
 
     /// What the file says of how the heads came to be.

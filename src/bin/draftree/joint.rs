@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use draftree::error::{Error, ErrorCode, Result};
 use draftree::model::Checkpoint;
 use draftree::model::files::FileSource;
-use draftree::model::heads::{HeadForm, model_identity};
+use draftree::model::heads::{HeadForm, Taps, model_identity};
 use draftree::train::joint::backbone::Backbone;
 use draftree::train::joint::evaluation::Evaluation;
 use draftree::train::joint::save::save;
@@ -262,6 +262,8 @@ impl JointArgs {
                 rank: self.rank,
                 one_block: form == HeadForm::Recurrent && !self.own_blocks,
                 frozen_head: self.share_head,
+                taps: Taps::NONE,
+                context_layer: None,
             }),
             draft_vocab: self.draft_vocab,
             tuning: match self.train.unwrap_or(small) {

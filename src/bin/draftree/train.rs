@@ -18,7 +18,7 @@ use draftree::train::endpoint::{Endpoint, answer_by_endpoint};
 use draftree::train::extract::{ExtractOptions, extract, states_header};
 use draftree::train::overlap::Evaluation;
 use draftree::train::prompts::{Prompt, openings, read_prompts};
-use draftree::train::states::StatesWriter;
+use draftree::train::states::{StatesHeader, StatesWriter};
 use draftree::train::target::Target;
 
 use crate::fit::FitArgs;
@@ -114,9 +114,21 @@ struct StateArgs {
     /// Most probable next tokens that are kept of each row.
     #[arg(long, default_value_t = 8)]
     best: usize,
-    /// Layers whose output is kept of each row besides the final hidden row, counted from 0, with commas between them.
+    /// Layers whose output is kept of each row besides the final hidden row, counted from 0, with commas between them: those of --taps,
+    /// and others that heads may be made of later.
     #[arg(long, value_delimiter = ',')]
     layers: Vec<usize>,
+}
+
+impl Args {
+    /// The layers that states are to keep; those of the folder, where it has all that are asked for.
+    fn layers(&self, there: Option<&StatesHeader>) -> Vec<usize> {
+        let mut layers = [&self.states.layers[..], &self.fit.taps].concat();
+        layers.sort_unstable();
+        layers.dedup();
+        let there = there.map_or(&[][..], |header| &header.layers);
+        if layers.iter().all(|layer| there.contains(layer)) { there.to_vec() } else { layers }
+    }
 }
 
 impl DataArgs {
@@ -204,7 +216,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         make_answers(&args.data, &model, &evaluation, &args.work)?;
     }
     if runs(Stage::States) {
-        make_states(&args.states, &model, &evaluation, &args.work)?;
+        make_states(args, &model, &evaluation, &args.work)?;
     }
     if runs(Stage::Heads) {
         args.fit.run(&args.model, &args.work)?;
@@ -275,7 +287,7 @@ fn take_over(read: Vec<Answer>, answers: &mut AnswerFile, model: &Model, evaluat
 }
 
 /// What heads learn from, of all answers that do not overlap with the evaluation.
-fn make_states(args: &StateArgs, model: &Model, evaluation: &Evaluation, work: &Path) -> anyhow::Result<()> {
+fn make_states(args: &Args, model: &Model, evaluation: &Evaluation, work: &Path) -> anyhow::Result<()> {
     let mut answers = AnswerFile::open(&work.join("answers.jsonl"))?.answers().to_vec();
     let all: HashSet<String> = answers.iter().map(|answer| answer.id.clone()).collect();
     let overlaps = evaluation.exclude(&mut answers, |answer| evaluation.answer_overlap(answer, &model.text.tokenizer));
@@ -283,13 +295,15 @@ fn make_states(args: &StateArgs, model: &Model, evaluation: &Evaluation, work: &
         tell(&format!("states: {overlaps} answers left out since they overlap with the evaluation"));
     }
     let config = &model.checkpoint.config;
+    let folder = work.join("states");
+    let there = StatesHeader::read(&folder)?;
     let options = ExtractOptions {
-        best: args.best,
-        layers: args.layers.clone(),
+        best: args.states.best,
+        layers: args.layers(there.as_ref()),
+        context_layer: args.fit.context_layer.or(there.and_then(|header| header.context).map(|context| context.layer)),
         valid_tokens: model.text.tokenizer.vocab_len().min(config.vocab_size),
     };
     let target = model.target()?;
-    let folder = work.join("states");
     let mut writer = StatesWriter::open(&folder, states_header(target, &options)?)?;
     let honest: HashSet<&str> = answers.iter().map(|answer| &*answer.id).collect();
     let there = writer.sequences.iter().map(|sequence| &*sequence.id);

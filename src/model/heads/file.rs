@@ -10,7 +10,7 @@ use std::fmt;
 use super::calibration::{self, DepthCalibration};
 use super::names::{Naming, Slot, is_head_tensor};
 use super::stored::{type_key, unfold};
-use super::{HeadForm, MAX_DEPTHS};
+use super::{HeadForm, MAX_DEPTHS, Taps};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::checkpoint::TensorEntry;
 use crate::model::container::weight_files;
@@ -39,6 +39,10 @@ pub struct HeadFile {
     pub hidden_size: usize,
     /// Rank of the correction by the previous token; 0 where there is none.
     pub rank: usize,
+    /// Layers of the model whose output they read besides the hidden row.
+    pub taps: Taps,
+    /// The layer of the model by whose keys and values they look at the context.
+    pub context_layer: Option<usize>,
     /// The token id of every draft id, ascending; absent where they are the same.
     pub token_map: Option<Vec<u32>>,
     /// The hash of the model they were trained for ([`model_identity`](super::model_identity)), where the file says.
@@ -130,6 +134,16 @@ impl HeadFile {
                 }
             }
         }
+        let taps = if naming == Naming::Draftree { Taps::read(&metadata)? } else { Taps::NONE };
+        if !taps.is_empty() {
+            let width = (1 + taps.len()) * hidden_size;
+            kept.extend([tensors.take(Slot::Fusion, &[hidden_size, width])?]);
+            kept.extend([tensors.take(Slot::FusionBias, &[hidden_size])?]);
+        }
+        let context_layer = if naming == Naming::Draftree { context_layer(&metadata)? } else { None };
+        if context_layer.is_some() {
+            tensors.context(hidden_size, &mut kept)?;
+        }
         let outputs = tensors.outputs(hidden_size)?;
         let rows = outputs.first().map(|tensor| tensor.shape[0]);
         let (token_map, output_rows) = arrange(naming, token_map, rows)?;
@@ -150,6 +164,8 @@ impl HeadFile {
             layers,
             hidden_size,
             rank,
+            taps,
+            context_layer,
             token_map,
             model: metadata.get("model").cloned(),
             metadata,
@@ -315,6 +331,18 @@ impl Tensors {
         Ok(rank)
     }
 
+    /// Takes what looks at the context.
+    fn context(&mut self, hidden_size: usize, kept: &mut BTreeMap<Slot, TensorEntry>) -> Result<()> {
+        let query = self.slots.get(&Slot::ContextQuery).and_then(|(_, tensor)| tensor.shape.first().copied());
+        let query = query.unwrap_or(hidden_size);
+        kept.extend([
+            self.take(Slot::ContextQuery, &[query, hidden_size])?,
+            self.take(Slot::Context, &[hidden_size, hidden_size + query])?,
+            self.take(Slot::ContextBias, &[hidden_size])?,
+        ]);
+        Ok(())
+    }
+
     fn refuse_rest(&self) -> Result<()> {
         let Some((name, tensor)) = self.slots.values().next() else { return Ok(()) };
         let shape = &tensor.shape;
@@ -387,6 +415,14 @@ fn depths(metadata: &BTreeMap<String, String>) -> Result<usize> {
         .ok()
         .filter(|&depths| depths > 0)
         .ok_or_else(|| bad(format!("depths is {text:?} in the metadata of the heads, expected a number of at least 1")))
+}
+
+/// The layer that heads look at the context by, where the file names one.
+fn context_layer(metadata: &BTreeMap<String, String>) -> Result<Option<usize>> {
+    let Some(text) = metadata.get("context_layer") else { return Ok(None) };
+    let wrong =
+        || bad(format!("context_layer is {text:?} in the metadata of the heads, expected the number of a layer"));
+    text.parse().map(Some).map_err(|_| wrong())
 }
 
 /// Token ids, stored as integers.
@@ -472,6 +508,7 @@ impl fmt::Display for HeadFile {
             (_, Some(rows)) => format!("{rows} rows for each head"),
         };
         let none = || "not given".to_owned();
+        let layer = self.context_layer.map_or("none".to_owned(), |layer| layer.to_string());
         let lines = [
             ("form", self.form.as_str().to_owned()),
             ("depths", self.depths.to_string()),
@@ -480,6 +517,8 @@ impl fmt::Display for HeadFile {
             ("output", output),
             ("draft vocabulary", self.token_map.as_ref().map_or("all tokens".to_owned(), |map| map.len().to_string())),
             ("rank of the correction", self.rank.to_string()),
+            ("layers fused", if self.taps.is_empty() { "none".to_owned() } else { self.taps.to_string() }),
+            ("layer of the context", layer),
             ("parameters", self.parameters().to_string()),
             ("trained for model", self.model.clone().unwrap_or_else(none)),
             ("licence", self.licence().map_or_else(none, str::to_owned)),

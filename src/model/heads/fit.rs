@@ -3,7 +3,7 @@
 use super::file::HeadFile;
 use super::identity::model_identity;
 use super::names::Slot;
-use super::{DepthCalibration, HeadForm, HeadMatrix, HeadOutput, HeadVector};
+use super::{CONTEXT_ALIGNMENT, DepthCalibration, HeadForm, HeadMatrix, HeadOutput, HeadVector, Taps};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::architecture::Role;
 use crate::model::checkpoint::{Checkpoint, TensorEntry};
@@ -31,6 +31,10 @@ pub struct DraftHeads {
     pub output: HeadOutput,
     /// Rank of the correction by the previous token; 0 where there is none.
     pub rank: usize,
+    /// Layers of the model whose output they read besides the hidden row.
+    pub taps: Taps,
+    /// The layer of the model by whose keys and values they look at the context.
+    pub context_layer: Option<usize>,
     /// Whether one matrix updates the recurrent state at every level.
     pub one_block: bool,
     /// How far their probabilities are to be believed, depth by depth; empty where that was not measured.
@@ -53,6 +57,11 @@ impl DraftHeads {
             Some(map) => map.partition_point(|&token| (token as usize) < valid_tokens),
             None => self.draft_vocab.min(valid_tokens),
         }
+    }
+
+    /// Whether they read more of the model than its last hidden row.
+    pub fn reads_more(&self) -> bool {
+        !self.taps.is_empty() || self.context_layer.is_some()
     }
 
     /// The number of the output matrix of a head.
@@ -91,6 +100,27 @@ impl HeadFile {
                 model.name
             ));
         }
+        if let Some(layer) = self.taps.layers().find(|&layer| layer >= config.num_hidden_layers) {
+            return mismatch(format!("taps has layer {layer}, expected layers below {}", config.num_hidden_layers));
+        }
+        if let Some(layer) = self.context_layer {
+            let query = self.tensor(Slot::ContextQuery)?.shape[0];
+            if layer >= config.num_hidden_layers {
+                let layers = config.num_hidden_layers;
+                return mismatch(format!("context_layer is {layer}, expected a layer below {layers}"));
+            }
+            if query != config.q_size() {
+                let name = self.naming.name(Slot::ContextQuery, self.layers);
+                return mismatch(format!("{name}: it has {query} rows, expected {}", config.q_size()));
+            }
+            if !config.hidden_size.is_multiple_of(CONTEXT_ALIGNMENT) {
+                let message = format!(
+                    "heads look at the context of models whose hidden size is a multiple of {CONTEXT_ALIGNMENT}, found {}",
+                    config.hidden_size
+                );
+                return Err(Error::new(ErrorCode::UnsupportedModel, message));
+            }
+        }
         let largest = self.token_map.as_ref().and_then(|map| map.last().copied());
         if let Some(token) = largest.filter(|&token| token as usize >= config.vocab_size) {
             return mismatch(format!("token_map has token {token}, expected ids below {}", config.vocab_size));
@@ -126,6 +156,8 @@ impl HeadFile {
                 _ => HeadOutput::Own,
             },
             rank: self.rank,
+            taps: self.taps,
+            context_layer: self.context_layer,
             one_block: self.form == HeadForm::Recurrent && self.blocks == 1,
             calibration: self.calibration.clone(),
             tree_tokens: self.tree_tokens.clone(),
@@ -157,6 +189,17 @@ impl HeadFile {
         for (number, tensor) in self.outputs.iter().enumerate() {
             let order = self.output_rows.as_deref().map_or(Rows::First(heads.draft_vocab), Rows::Listed);
             jobs.push(matrix(HeadMatrix::Output(number), vec![Part { tensor, order }])?);
+        }
+        if !self.taps.is_empty() {
+            jobs.push(matrix(HeadMatrix::Fusion, vec![Part::whole(self.tensor(Slot::Fusion)?)])?);
+            let bias = vec![Part::whole(self.tensor(Slot::FusionBias)?)];
+            jobs.push(Job::Vector(Vector::Heads(HeadVector::FusionBias), bias));
+        }
+        if self.context_layer.is_some() {
+            jobs.push(matrix(HeadMatrix::ContextQuery, vec![Part::whole(self.tensor(Slot::ContextQuery)?)])?);
+            jobs.push(matrix(HeadMatrix::Context, vec![Part::whole(self.tensor(Slot::Context)?)])?);
+            let bias = vec![Part::whole(self.tensor(Slot::ContextBias)?)];
+            jobs.push(Job::Vector(Vector::Heads(HeadVector::ContextBias), bias));
         }
         if self.rank > 0 {
             let parts = [Slot::Previous, Slot::Correction].map(|slot| self.tensor(slot).map(Part::whole));

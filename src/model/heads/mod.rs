@@ -3,8 +3,9 @@
 //! Two forms. *Parallel* heads (Medusa, Cai et al. 2024): head d reads the hidden row through residual blocks
 //! `x + silu(W x + b)` and predicts the token d + 1 places after the root, whatever stands between. *Recurrent* heads (the kind of
 //! Hydra, Ankner et al. 2024, and of MLPSpeculator): a state, at first the hidden row, takes up each drafted token,
-//! `s + silu(W [s; e(x)] + b)` with `e(x)` the target's embedding, and one output matrix reads it. `docs/heads.md` has the file
-//! format of our own and the names of the published ones.
+//! `s + silu(W [s; e(x)] + b)` with `e(x)` the target's embedding, and one output matrix reads it. Either may read a row that was fused
+//! from the hidden row and what other layers say, instead of the hidden row alone, and may look back at the context, by the keys and values
+//! that a layer of the target has kept. `docs/heads.md` has the file format of our own and the names of the published ones.
 //!
 //! [`HeadFile`] is what a file holds, [`DraftHeads`] what it is for one target. The matrices go the way of the model's own
 //! ([`WeightSink`](super::weights::WeightSink)), so a sink that can hold a model can hold its heads.
@@ -15,6 +16,7 @@ mod fit;
 mod identity;
 mod names;
 mod stored;
+mod taps;
 
 pub use calibration::DepthCalibration;
 pub use file::{FORMAT, HeadFile, VERSION, is_head_file};
@@ -23,9 +25,14 @@ pub use identity::model_identity;
 pub use names::Naming;
 pub(super) use names::is_head_tensor;
 pub use stored::type_key;
+pub use taps::{MAX_TAPS, Taps};
 
 /// Depths that heads draft at most.
 pub const MAX_DEPTHS: usize = 16;
+
+/// The hidden size of a model whose context heads look at is a multiple of this: row and attention then lie behind one another, each
+/// where WebGPU lets a buffer be bound (`minStorageBufferOffsetAlignment`, 256 bytes).
+pub const CONTEXT_ALIGNMENT: usize = 64;
 
 /// What heads read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +79,12 @@ pub enum HeadMatrix {
     },
     /// Output matrix of a head, `[drafts, hidden]`.
     Output(usize),
+    /// The block that fuses the hidden row `h` with the output of other layers, `[hidden, (1 + taps) hidden]`, `h` first.
+    Fusion,
+    /// Queries to the keys of a layer of the model, `[q_size, hidden]`; rows 2i and 2i + 1 of a head rotate together.
+    ContextQuery,
+    /// The block that takes up what attention finds, `[hidden, hidden + q_size]`, the row first.
+    Context,
     /// What a token before contributes, `[vocab_size, rank]`, and behind it what each draft id makes of that, `[drafts, rank]`.
     Correction,
 }
@@ -79,6 +92,10 @@ pub enum HeadMatrix {
 /// A vector of draft heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HeadVector {
+    /// Bias of [`HeadMatrix::Fusion`], `[hidden]`.
+    FusionBias,
+    /// Bias of [`HeadMatrix::Context`], `[hidden]`.
+    ContextBias,
     /// Bias of [`HeadMatrix::Trunk`], `[depths * hidden]`; absent where the blocks have none.
     TrunkBias,
     /// Bias of [`HeadMatrix::Block`], `[hidden]`; absent where the blocks have none.

@@ -30,6 +30,11 @@ pub(super) enum Slot {
     TokenMap,
     Previous,
     Correction,
+    Fusion,
+    FusionBias,
+    ContextQuery,
+    Context,
+    ContextBias,
 }
 
 /// Words before the names that say nothing.
@@ -70,6 +75,11 @@ impl Naming {
             (Self::Draftree, ["blocks", head, layer, _]) => (head, layer),
             (Self::Draftree, ["previous", "weight"]) => return Some(Slot::Previous),
             (Self::Draftree, ["correction", "weight"]) => return Some(Slot::Correction),
+            (Self::Draftree, ["fusion", "weight"]) => return Some(Slot::Fusion),
+            (Self::Draftree, ["fusion", "bias"]) => return Some(Slot::FusionBias),
+            (Self::Draftree, ["context", "query", "weight"]) => return Some(Slot::ContextQuery),
+            (Self::Draftree, ["context", "weight"]) => return Some(Slot::Context),
+            (Self::Draftree, ["context", "bias"]) => return Some(Slot::ContextBias),
             _ => return None,
         };
         let (head, layer) = (index(head)?, index(layer)?);
@@ -104,6 +114,11 @@ impl Naming {
             Slot::TokenMap => "token_map".to_owned(),
             Slot::Previous => "previous.weight".to_owned(),
             Slot::Correction => "correction.weight".to_owned(),
+            Slot::Fusion => "fusion.weight".to_owned(),
+            Slot::FusionBias => "fusion.bias".to_owned(),
+            Slot::ContextQuery => "context.query.weight".to_owned(),
+            Slot::Context => "context.weight".to_owned(),
+            Slot::ContextBias => "context.bias".to_owned(),
         }
     }
 }
@@ -141,6 +156,10 @@ mod tests {
                 }
                 assert_eq!(naming.slot(&naming.name(slot, 2), &mut 0), Some(slot), "{naming:?}");
             }
+        }
+        let fused = [Slot::Fusion, Slot::FusionBias, Slot::ContextQuery, Slot::Context, Slot::ContextBias];
+        for slot in [Slot::Previous, Slot::Correction].into_iter().chain(fused) {
+            assert_eq!(Naming::Draftree.slot(&Naming::Draftree.name(slot, 1), &mut 0), Some(slot));
         }
         let mut layers = 0;
         assert_eq!(Naming::Medusa.slot("medusa_head.1.2.weight", &mut layers), Some(Slot::Output(1)));

@@ -8,10 +8,11 @@ use candle_core::{Device, Result as CandleResult, Tensor};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::model::heads::HeadForm;
+use crate::train::context::Context;
 use crate::train::loss::{Loss, Targets};
 use crate::train::matrices::TargetMatrices;
 use crate::train::random::Random;
-use crate::train::shapes::HeadShape;
+use crate::train::shapes::{Dropout, HeadShape, TrainHeads};
 use crate::train::split::is_held_out;
 use crate::train::states::States;
 use crate::train::vocabulary::{DraftVocabulary, NOT_DRAFTED};
@@ -133,6 +134,10 @@ pub struct Labels<'a> {
 pub struct Batch {
     /// Hidden rows, `[batch, hidden]`.
     pub hidden: Tensor,
+    /// The output of each layer that heads read besides, normed, `[batch, hidden]`.
+    pub taps: Vec<Tensor>,
+    /// What rows see of the context, where heads look at it.
+    pub context: Option<Context>,
     /// Embeddings of the tokens at each depth, `[batch, hidden]`; none for parallel heads.
     pub embedded: Vec<Tensor>,
     /// The pairs of a row and a depth that have something to learn, as `depth * batch + row`.
@@ -153,11 +158,13 @@ impl Batch {
         let size = from.states.header.hidden_size;
         let width = from.states.header.width();
         let all = from.states.all();
-        let mut hidden = Vec::with_capacity(rows.len() * size);
-        for &row in rows {
-            hidden.extend(all.hidden[row as usize * width..][..size].iter().map(|value| value.to_f32()));
-        }
-        let hidden = Tensor::from_vec(hidden, (rows.len(), size), device)?;
+        let part = |place: usize| {
+            let row = |&row: &u32| &all.hidden[row as usize * width + place..][..size];
+            let values = rows.iter().flat_map(row).map(|value| value.to_f32()).collect::<Vec<_>>();
+            Tensor::from_vec(values, (rows.len(), size), device)
+        };
+        let places = from.states.header.places(&from.shape.taps).map_err(candle_core::Error::wrap)?;
+        let taps = places.into_iter().map(part).collect::<CandleResult<_>>()?;
         let embedding = from.target.embedding();
         let mut embed = |tokens: &[u32]| {
             let values = tokens.iter().flat_map(|&token| embedding.row(token as usize)).copied().collect();
@@ -172,7 +179,11 @@ impl Batch {
             shape: from.shape,
             vocabulary: from.vocabulary,
         };
-        Self::of(labels, rows, hidden, &mut embed, loss, decay)
+        let context = from.shape.context_layer.map(|_| {
+            let seen = rows.iter().map(|&row| from.states.seen(row as usize)).collect();
+            Context::new(from.target.config(), from.states.context().clone(), seen)
+        });
+        Ok(Self { taps, context, ..Self::of(labels, rows, part(0)?, &mut embed, loss, decay)? })
     }
 
     /// The same of these places of a text with their hidden rows `[rows, hidden]`; `embed` gives the embeddings of tokens.
@@ -189,6 +200,8 @@ impl Batch {
     ) -> CandleResult<Self> {
         let mut batch = Self {
             hidden,
+            taps: Vec::new(),
+            context: None,
             embedded: Vec::new(),
             pairs: Vec::new(),
             parents: Vec::new(),
@@ -232,12 +245,16 @@ impl Batch {
         true
     }
 
-    /// The rows `[pairs, hidden]` of the batch's pairs, from those of every depth, `[batch, hidden]`.
+    /// The rows `[pairs, hidden]` that heads make of the batch's pairs, before the output matrix.
     ///
     /// # Errors
-    /// None for rows of the batch.
-    pub fn select(&self, rows: &[Tensor]) -> CandleResult<Tensor> {
+    /// When memory is short.
+    pub fn rows(&self, heads: &TrainHeads, mut dropout: Option<&mut Dropout>) -> CandleResult<Tensor> {
+        let mut first = heads.fuse(&self.hidden, &self.taps, dropout.as_deref_mut())?;
+        if let Some(context) = &self.context {
+            first = heads.look_back(&first, context, dropout.as_deref_mut())?;
+        }
         let pairs = Tensor::new(&self.pairs[..], self.hidden.device())?;
-        Tensor::cat(rows, 0)?.index_select(&pairs, 0)
+        Tensor::cat(&heads.rows(&first, &self.embedded, dropout)?, 0)?.index_select(&pairs, 0)
     }
 }

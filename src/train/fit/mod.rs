@@ -95,7 +95,7 @@ impl FitSettings {
         if self.loss.needs_teacher() && states.header.best == 0 {
             return invalid("kl and tv need the target's probabilities, which these states do not have; use ce");
         }
-        Ok(())
+        states.header.check(&self.shape.taps, self.shape.context_layer)
     }
 
     /// The rate of learning at a step of so many, relative to the highest.

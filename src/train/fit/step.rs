@@ -41,7 +41,7 @@ impl Step {
                 embedded: Vec::new(),
             });
         }
-        let rows = batch.select(&heads.rows(&batch.hidden, &batch.embedded, dropout)?)?;
+        let rows = batch.rows(heads, dropout)?;
         let previous = heads.previous(&batch.parents)?;
         let output = Output::new(heads, &rows, previous.as_ref(), &batch.targets, loss)?;
         // A function of the rows whose gradient is the one that was found.
@@ -176,7 +176,7 @@ pub fn logits(
     if batch.pairs.is_empty() {
         return Ok(());
     }
-    let rows = batch.select(&heads.rows(&batch.hidden, &batch.embedded, None)?)?;
+    let rows = batch.rows(heads, None)?;
     let (input, weights) = joined(heads, &rows, heads.previous(&batch.parents)?.as_ref())?;
     let head = heads.head().t()?;
     let piece = (MAX_LOGITS / weights.dim(0)?).max(1);

@@ -5,11 +5,19 @@ use std::fs;
 use candle_core::Device;
 
 use super::*;
-use crate::model::heads::HeadForm;
-use crate::train::toy::{FIRST, Toy, VOCAB, toy};
+use crate::model::heads::{HeadForm, Taps};
+use crate::train::toy::{FIRST, LAYER, Toy, VOCAB, blind_toy, toy};
 
-const PARALLEL: HeadShape =
-    HeadShape { form: HeadForm::Parallel, depths: 3, layers: 1, rank: 0, one_block: false, frozen_head: false };
+const PARALLEL: HeadShape = HeadShape {
+    form: HeadForm::Parallel,
+    depths: 3,
+    layers: 1,
+    rank: 0,
+    one_block: false,
+    frozen_head: false,
+    taps: Taps::NONE,
+    context_layer: None,
+};
 const RECURRENT: HeadShape = HeadShape { form: HeadForm::Recurrent, one_block: true, ..PARALLEL };
 
 fn settings(shape: HeadShape, loss: &str) -> FitSettings {
@@ -67,6 +75,27 @@ fn heads_that_know_the_last_token_predict_as_well_as_can_be() {
     let (fitted, _) = fit(&toy, &settings(PARALLEL, "ce"), "parallel");
     let first = tops(&fitted, 0);
     assert!(is_best(first[0]) && first[2] < 0.65, "{}", fitted.accuracy);
+}
+
+#[test]
+fn heads_learn_from_a_layer_what_hidden_rows_do_not_say() {
+    let toy = blind_toy("blind", 160);
+    let of_hidden = HeadShape { depths: 1, ..RECURRENT };
+    let parallel = HeadShape { depths: 1, ..PARALLEL };
+    let fused = HeadShape { taps: Taps::new(&[LAYER]).unwrap(), ..parallel };
+    let (blind, begun) = fit(&toy, &settings(parallel, "ce"), "parallel");
+    assert!(tops(&blind, 0)[0] < 0.4, "{}", blind.accuracy);
+    let (fitted, reports) = fit(&toy, &settings(fused, "ce"), "fused");
+    assert!(is_best(tops(&fitted, 0)[0]), "{}", fitted.accuracy);
+    let (of_token, _) = fit(&toy, &settings(of_hidden, "ce"), "recurrent");
+    assert!(is_best(tops(&of_token, 0)[0]), "the last token tells as much: {}", of_token.accuracy);
+    let first = |reports: &[Report]| {
+        reports.iter().find_map(|report| match report {
+            Report::Evaluated { step: 0, accuracy, .. } => Some(accuracy.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(first(&reports), first(&begun), "fused heads begin as others do");
 }
 
 #[test]
@@ -160,6 +189,7 @@ fn settings_that_cannot_be_are_refused() {
         ("depths", shape(HeadShape { depths: 0, ..PARALLEL })),
         ("layers", shape(HeadShape { layers: 2, ..RECURRENT })),
         ("blocks", shape(HeadShape { one_block: true, ..PARALLEL })),
+        ("a layer that was not kept", shape(HeadShape { taps: Taps::new(&[1]).unwrap(), ..PARALLEL })),
         ("batch", FitSettings { batch: 0, ..valid.clone() }),
         ("dropout", FitSettings { dropout: 1.0, ..valid.clone() }),
         ("held out", FitSettings { held_out: 1.0, ..valid.clone() }),

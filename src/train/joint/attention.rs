@@ -219,7 +219,7 @@ impl Head {
 
 /// `to += factor * from`.
 #[inline(always)]
-fn add(to: &mut [f32], from: &[f32], factor: f32) {
+pub(in crate::train) fn add(to: &mut [f32], from: &[f32], factor: f32) {
     for (to, from) in to.iter_mut().zip(from) {
         *to += factor * from;
     }
@@ -229,7 +229,7 @@ const LANES: usize = 16;
 
 /// Sum of products.
 #[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(in crate::train) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let mut sums = [0.0f32; LANES];
     for (a, b) in a.iter().zip(b) {
@@ -241,7 +241,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn sum(numbers: &[f32]) -> f32 {
+pub(in crate::train) fn sum(numbers: &[f32]) -> f32 {
     let (chunks, rest) = numbers.as_chunks::<LANES>();
     let mut sums = [0.0f32; LANES];
     for chunk in chunks {

@@ -6,7 +6,7 @@
 //! answers, and the best are kept. Everything is a function of settings, answers and model, so a run that was stopped goes on as if it had
 //! not been.
 
-mod attention;
+pub(in crate::train) mod attention;
 pub mod backbone;
 pub mod evaluation;
 mod language;
@@ -245,7 +245,7 @@ fn matrices(model: &Backbone) -> Result<TargetMatrices> {
     };
     let all = || {
         let lm_head = (!model.config().tie_word_embeddings).then(|| matrix(model.lm_head()?.tensor())).transpose()?;
-        Ok(TargetMatrices::new(matrix(model.embedding()?.tensor())?, lm_head))
+        Ok(TargetMatrices::new(model.config().clone(), matrix(model.embedding()?.tensor())?, lm_head))
     };
     all().map_err(from_candle)
 }

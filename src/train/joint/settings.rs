@@ -107,6 +107,12 @@ impl JointSettings {
     pub fn validate(&self) -> Result<()> {
         self.shape.validate()?;
         let invalid = |message: &str| Err(Error::new(ErrorCode::InvalidOption, message));
+        if !self.shape.taps.is_empty() || self.shape.context_layer.is_some() {
+            return invalid(
+                "heads that fuse the output of layers or look at the context are not trained with their model; begin with \
+                 other heads",
+            );
+        }
         let times = |times: f64| (0.0..f64::INFINITY).contains(&times);
         if self.batch == 0 || !times(self.head_epochs) || !times(self.epochs) || self.head_epochs + self.epochs == 0.0 {
             return invalid("training needs an answer a step, and epochs of either stage; found none");

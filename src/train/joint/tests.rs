@@ -11,7 +11,7 @@ use super::*;
 use crate::engine::TextParts;
 use crate::model::architecture::RotaryOrder;
 use crate::model::files::FileSource;
-use crate::model::heads::HeadForm;
+use crate::model::heads::{HeadForm, Taps};
 use crate::model::{Architecture, ModelConfig};
 use crate::sampling::SamplingParams;
 use crate::train::answers::AnswerFile;
@@ -20,8 +20,16 @@ use crate::train::prompts::Prompt;
 use crate::train::shapes::HeadShape;
 use crate::train::target::Target;
 
-const RECURRENT: HeadShape =
-    HeadShape { form: HeadForm::Recurrent, depths: 3, layers: 1, rank: 0, one_block: true, frozen_head: false };
+const RECURRENT: HeadShape = HeadShape {
+    form: HeadForm::Recurrent,
+    depths: 3,
+    layers: 1,
+    rank: 0,
+    one_block: true,
+    frozen_head: false,
+    taps: Taps::NONE,
+    context_layer: None,
+};
 const PARALLEL: HeadShape = HeadShape { form: HeadForm::Parallel, one_block: false, ..RECURRENT };
 
 fn settings(shape: HeadShape) -> JointSettings {

@@ -13,7 +13,7 @@ use crate::speculate::grow::HeadCandidates;
 use crate::speculate::head_slots::{self, Levels};
 use crate::speculate::heads::Ranking;
 use crate::train::from_candle;
-use crate::train::target::{Target, values};
+use crate::train::target::{Seen, Target, values};
 
 /// Rows that are drafted from together: as many as make a product fast while their logits stay small.
 const ROWS: usize = 128;
@@ -21,7 +21,7 @@ const ROWS: usize = 128;
 /// A row to draft from.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadRow<'a> {
-    /// The hidden row of the last visited node, normed, `[hidden]`.
+    /// The row of the last visited node that heads draft from ([`rows`](BatchedHeads::rows)), `[hidden]`.
     pub hidden: &'a [f32],
     /// The token that it decided.
     pub root: u32,
@@ -33,8 +33,10 @@ pub struct HeadRow<'a> {
 #[derive(Debug)]
 pub struct BatchedHeads<'a> {
     heads: &'a CpuHeads,
-    /// `[vocab_size, hidden]`.
-    embedding: &'a Tensor,
+    target: &'a Target,
+    fusion: Option<Tensor>,
+    /// Of the context: queries, and the block.
+    context: Option<[Tensor; 2]>,
     trunk: Option<Tensor>,
     blocks: HashMap<HeadMatrix, Tensor>,
     /// By [`output_of`](crate::model::DraftHeads::output_of).
@@ -84,12 +86,74 @@ impl<'a> BatchedHeads<'a> {
             HeadForm::Parallel => Some(by_inputs(heads.matrix(HeadMatrix::Trunk)?)?),
             HeadForm::Recurrent => None,
         };
-        Ok(Self { heads, embedding: target.embedding(), trunk, blocks, outputs })
+        let fusion = match shape.taps.is_empty() {
+            true => None,
+            false => Some(by_inputs(heads.matrix(HeadMatrix::Fusion)?)?),
+        };
+        let context = match shape.context_layer {
+            Some(_) => {
+                let parts = [HeadMatrix::ContextQuery, HeadMatrix::Context].map(|part| by_inputs(heads.matrix(part)?));
+                let [queries, block] = parts;
+                Some([queries?, block?])
+            }
+            None => None,
+        };
+        Ok(Self { heads, target, fusion, context, trunk, blocks, outputs })
     }
 
     /// What they are.
     pub fn shape(&self) -> &DraftHeads {
         self.heads.shape()
+    }
+
+    /// The heads themselves.
+    pub fn reference(&self) -> &CpuHeads {
+        self.heads
+    }
+
+    /// Layers of the model whose output is wanted to fuse.
+    pub fn layers(&self) -> Vec<usize> {
+        self.shape().taps.layers().collect()
+    }
+
+    /// The rows `[rows, hidden]` that heads draft from, of hidden rows, of the residual behind each of [`layers`](Self::layers),
+    /// `[rows, hidden]` each, and of the committed position where each row stands.
+    ///
+    /// # Errors
+    /// `Internal`.
+    pub fn rows(&self, hidden: &[f32], layers: &[Vec<f32>], seen: &[Seen<'_>]) -> Result<Vec<f32>> {
+        let fused = self.fuse(hidden, layers)?;
+        match (&self.context, self.shape().context_layer) {
+            (Some(context), Some(layer)) => self.look_back(context, layer, &fused, seen),
+            _ => Ok(fused),
+        }
+    }
+
+    fn look_back(
+        &self,
+        [queries, block]: &[Tensor; 2],
+        layer: usize,
+        rows: &[f32],
+        seen: &[Seen<'_>],
+    ) -> Result<Vec<f32>> {
+        let (size, q_size) = (self.shape().hidden_size, self.target.config().q_size());
+        let mixed = self.target.look_back(layer, product(self.target.plain_norm(rows), queries)?, seen);
+        let pairs = rows.chunks_exact(size).zip(mixed.chunks_exact(q_size));
+        let inputs = pairs.flat_map(|(row, mixed)| row.iter().chain(mixed)).copied().collect();
+        Ok(residual(rows, product(inputs, block)?, self.heads.bias(HeadVector::ContextBias)))
+    }
+
+    fn fuse(&self, hidden: &[f32], layers: &[Vec<f32>]) -> Result<Vec<f32>> {
+        let Some(fusion) = &self.fusion else { return Ok(hidden.to_vec()) };
+        let taps: Vec<Vec<f32>> = layers.iter().map(|rows| self.target.plain_norm(rows)).collect();
+        let taps = &taps;
+        let size = self.shape().hidden_size;
+        let parts = |row: usize| {
+            let taps = taps.iter().map(move |tap| &tap[row * size..][..size]);
+            std::iter::once(&hidden[row * size..][..size]).chain(taps).flatten().copied()
+        };
+        let inputs = (0..hidden.len() / size).flat_map(parts).collect();
+        Ok(residual(hidden, product(inputs, fusion)?, self.heads.bias(HeadVector::FusionBias)))
     }
 
     /// What the heads propose from each row.
@@ -159,7 +223,7 @@ impl<'a> BatchedHeads<'a> {
                     *first = begin;
                 }
             };
-            values(self.embedding, gather).map_err(from_candle)?;
+            values(self.target.embedding(), gather).map_err(from_candle)?;
             let block = shape.block_of(depth);
             let product = product(inputs, &self.blocks[&HeadMatrix::Block { head: block, layer: 0 }])?;
             states = residual(&above, product, self.heads.bias(HeadVector::BlockBias { head: block, layer: 0 }));

@@ -14,7 +14,7 @@ use crate::speculate::accept::AcceptRule;
 use crate::speculate::grow::HeadCandidates;
 use crate::speculate::{DraftPlan, Source};
 use crate::train::from_candle;
-use crate::train::target::{KvCache, NewTokens, SequenceSlice, Target, values};
+use crate::train::target::{HiddenRows, KvCache, NewTokens, Seen, SequenceSlice, Target, values};
 
 /// Generations that are written together at most: each has a cache of its own.
 const LANES: usize = 64;
@@ -80,7 +80,9 @@ impl Agreement {
 struct Writer {
     lane: Lane,
     cache: KvCache,
-    /// The hidden row of the last visited node.
+    /// The last visited node, among the rows of the pass.
+    last: usize,
+    /// The row there that heads draft from.
     hidden: Vec<f32>,
 }
 
@@ -146,7 +148,7 @@ impl Live<'_> {
                     draft: plan.clone(),
                 };
                 let lane = Lane::begin(&setup, self.facts, self.forgotten(plan))?;
-                writers.push(Writer { lane, cache: cache.clone(), hidden: Vec::new() });
+                writers.push(Writer { lane, cache: cache.clone(), last: 0, hidden: Vec::new() });
             }
         }
         Ok(writers)
@@ -160,8 +162,9 @@ impl Live<'_> {
             let Writer { lane, cache, .. } = &mut **writer;
             SequenceSlice { cache, new: NewTokens::Tree(&lane.generation.drafted.tree) }
         });
-        let rows = self.target.forward(&mut slices.collect::<Vec<_>>(), &[])?.hidden;
-        let (mut rest, mut records) = (&rows[..], Vec::with_capacity(active.len()));
+        let layers = self.heads.map_or_else(Vec::new, BatchedHeads::layers);
+        let rows = self.target.forward(&mut slices.collect::<Vec<_>>(), &layers)?;
+        let (mut rest, mut records) = (&rows.hidden[..], Vec::with_capacity(active.len()));
         let mut first = 0;
         while first < active.len() {
             let (mut end, mut count) = (first, 0);
@@ -172,14 +175,14 @@ impl Live<'_> {
             let (own, behind) = rest.split_at(count * hidden_size);
             rest = behind;
             let verified = self.verify(&active[first..end], own)?;
-            let mut own = own;
+            let mut row = (rows.hidden.len() - own.len() - rest.len()) / hidden_size;
             for (writer, verified) in active[first..end].iter_mut().zip(verified) {
-                let (hidden, behind) = own.split_at(verified.chosen.len() * hidden_size);
-                own = behind;
-                records.push(writer.advance(&verified, hidden)?);
+                records.push(writer.advance(&verified, row)?);
+                row += verified.chosen.len();
             }
             first = end;
         }
+        self.take_rows(&rows, &mut active)?;
         let heads = self.candidates(&active)?;
         for ((writer, record), heads) in active.iter_mut().zip(records).zip(heads) {
             writer.lane.finish_step(record, heads)?;
@@ -205,6 +208,27 @@ impl Live<'_> {
             parts.into_par_iter().map(verify).collect()
         };
         values(&logits, verify).map_err(from_candle)
+    }
+
+    /// Gives every writer the row that heads draft from.
+    fn take_rows(&self, rows: &HiddenRows, writers: &mut [&mut Writer]) -> Result<()> {
+        let size = self.target.config().hidden_size;
+        let lasts = |rows: &[f32]| -> Vec<f32> {
+            writers.iter().flat_map(|writer| &rows[writer.last * size..][..size]).copied().collect()
+        };
+        let hidden = lasts(&rows.hidden);
+        let found = match self.heads {
+            Some(heads) => {
+                let layers: Vec<Vec<f32>> = rows.layers.iter().map(|layer| lasts(layer)).collect();
+                let seen = writers.iter().map(|writer| Seen { cache: &writer.cache, position: writer.cache.len() - 1 });
+                heads.rows(&hidden, &layers, &seen.collect::<Vec<_>>())?
+            }
+            None => hidden,
+        };
+        for (writer, row) in writers.iter_mut().zip(found.chunks_exact(size)) {
+            writer.hidden = row.to_vec();
+        }
+        Ok(())
     }
 
     /// What heads propose for every writer that goes on and drafts with them.
@@ -235,8 +259,8 @@ impl Live<'_> {
 }
 
 impl Writer {
-    /// Walks and commits; `hidden` are the rows of the tree, `[rows, hidden]`.
-    fn advance(&mut self, verified: &Verified, hidden: &[f32]) -> Result<StepRecord> {
+    /// Walks and commits; `first` is the first row of its tree in the pass.
+    fn advance(&mut self, verified: &Verified, first: usize) -> Result<StepRecord> {
         if self.lane.generation.recycles() {
             for (node, bests) in verified.bests.iter().enumerate() {
                 self.lane.teach(node, bests);
@@ -244,9 +268,7 @@ impl Writer {
         }
         let (walk, record) = self.lane.walk(&verified.chosen)?;
         self.cache.commit(&walk.path);
-        let size = hidden.len() / verified.chosen.len();
-        let last = walk.path.last().copied().unwrap_or_default();
-        self.hidden = hidden[last * size..(last + 1) * size].to_vec();
+        self.last = first + walk.path.last().copied().unwrap_or_default();
         Ok(record)
     }
 }

@@ -2,7 +2,7 @@
 //! the engine would take it.
 //!
 //! At a length of the text the root is its last token. Heads draft from the hidden row that decided it, which is among the text's
-//! [states](crate::train::states) or computed by a [`Model`]; n-grams need only the text. Recycling also learns from rows that are not on
+//! [states](crate::train::states) or computed by a [`Model`], as is always what else they read; n-grams need only the text. Recycling also learns from rows that are not on
 //! the text; the model is asked for those, and for no row twice. The walk follows the text that is known. All texts of a group and all ways of drafting advance
 //! together, one step at a time, so that rows can be computed together.
 
@@ -51,12 +51,12 @@ pub struct Place {
 
 /// The model whose texts are replayed.
 pub trait Model {
-    /// Prepares for a group of texts; those of the group before are not asked for any more. Returns the hidden rows that decided
-    /// the tokens of each, `[tokens, hidden]`, normed.
+    /// Prepares for a group of texts; those of the group before are not asked for any more. Returns the rows that `heads` draft from
+    /// where each token was decided, `[tokens, hidden]`: the hidden rows, normed, or what heads make of them and of more.
     ///
     /// # Errors
     /// What computing may fail with.
-    fn open(&mut self, texts: &[&Text]) -> Result<Vec<Vec<f32>>>;
+    fn open(&mut self, texts: &[&Text], heads: Option<&BatchedHeads<'_>>) -> Result<Vec<Vec<f32>>>;
 
     /// The [best](bests) successors of every place.
     ///
@@ -181,9 +181,10 @@ impl Replay<'_> {
         for text in &texts {
             text.check(&self.facts.end_tokens)?;
         }
-        let unknown = texts.iter().any(|text| text.rows.is_empty());
+        let more = self.heads.is_some_and(|heads| heads.shape().reads_more());
+        let unknown = more || texts.iter().any(|text| text.rows.is_empty());
         let computed = match self.drafts_with(Source::Recycling) || (unknown && self.drafts_with(Source::Heads)) {
-            true => model.as_mut().ok_or_else(|| missing("the model"))?.open(&texts)?,
+            true => model.as_mut().ok_or_else(|| missing("the model"))?.open(&texts, self.heads)?,
             false => Vec::new(),
         };
         let heads = match self.drafts_with(Source::Heads) {

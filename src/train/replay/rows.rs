@@ -5,12 +5,13 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use super::heads::BatchedHeads;
 use super::text::check_greedy;
 use super::{Model, Place, Text, bests};
 use crate::error::Result;
 use crate::sampling::Candidate;
 use crate::train::from_candle;
-use crate::train::target::{Forest, KvCache, NewTokens, SequenceSlice, Target, values};
+use crate::train::target::{Forest, KvCache, NewTokens, Seen, SequenceSlice, Target, values};
 
 /// Rows of texts in a pass, about.
 const TEXT_ROWS: usize = 1024;
@@ -36,6 +37,8 @@ struct Open {
     prompt: usize,
     /// `[rows, hidden]`.
     hidden: Vec<f32>,
+    /// What heads make of them, where they read more; `[rows, hidden]`.
+    of_heads: Option<Vec<f32>>,
 }
 
 impl<'a> TargetRows<'a> {
@@ -45,7 +48,7 @@ impl<'a> TargetRows<'a> {
     }
 
     /// Computes texts together.
-    fn compute(&mut self, texts: &[&Text]) -> Result<()> {
+    fn compute(&mut self, texts: &[&Text], heads: Option<&BatchedHeads<'_>>) -> Result<()> {
         let hidden_size = self.target.config().hidden_size;
         let whole: Vec<Vec<u32>> = texts
             .iter()
@@ -66,13 +69,22 @@ impl<'a> TargetRows<'a> {
         let slices = caches.iter_mut().zip(&whole);
         let mut batch: Vec<SequenceSlice<'_>> =
             slices.map(|(cache, tokens)| SequenceSlice { cache, new: NewTokens::Text(tokens) }).collect();
-        let rows = self.target.forward(&mut batch, &[])?.hidden;
-        let mut rest = &rows[..];
+        let layers = heads.map_or_else(Vec::new, BatchedHeads::layers);
+        let found = self.target.forward(&mut batch, &layers)?;
+        let mut end = 0;
         for ((text, whole), cache) in texts.iter().zip(&whole).zip(caches) {
-            let (own, behind) = rest.split_at(whole.len() * hidden_size);
-            rest = behind;
-            let hidden = own[(text.answer.prompt.len() - 1) * hidden_size..].to_vec();
-            self.texts.push(Open { cache, prompt: text.answer.prompt.len(), hidden });
+            let prompt = text.answer.prompt.len();
+            let rows = (end + prompt - 1) * hidden_size..(end + whole.len()) * hidden_size;
+            end += whole.len();
+            let hidden = found.hidden[rows.clone()].to_vec();
+            let read = |heads: &BatchedHeads<'_>| {
+                let layers: Vec<Vec<f32>> = found.layers.iter().map(|layer| layer[rows.clone()].to_vec()).collect();
+                let seen: Vec<Seen<'_>> =
+                    (prompt - 1..whole.len()).map(|position| Seen { cache: &cache, position }).collect();
+                heads.rows(&hidden, &layers, &seen)
+            };
+            let of_heads = heads.filter(|heads| heads.shape().reads_more()).map(read).transpose()?;
+            self.texts.push(Open { cache, prompt, hidden, of_heads });
         }
         Ok(())
     }
@@ -129,13 +141,13 @@ impl<'a> TargetRows<'a> {
 }
 
 impl Model for TargetRows<'_> {
-    fn open(&mut self, texts: &[&Text]) -> Result<Vec<Vec<f32>>> {
+    fn open(&mut self, texts: &[&Text], heads: Option<&BatchedHeads<'_>>) -> Result<Vec<Vec<f32>>> {
         self.spare.extend(self.texts.drain(..).map(|text| text.cache));
         let (mut first, mut rows) = (0, 0);
         for (at, text) in texts.iter().enumerate() {
             rows += text.answer.prompt.len() + text.answer.tokens.len();
             if rows >= TEXT_ROWS || at + 1 == texts.len() {
-                self.compute(&texts[first..=at])?;
+                self.compute(&texts[first..=at], heads)?;
                 (first, rows) = (at + 1, 0);
             }
         }
@@ -143,7 +155,7 @@ impl Model for TargetRows<'_> {
             self.check(texts)?;
             self.checked = true;
         }
-        Ok(self.texts.iter().map(|text| text.hidden.clone()).collect())
+        Ok(self.texts.iter().map(|text| text.of_heads.as_ref().unwrap_or(&text.hidden).clone()).collect())
     }
 
     fn bests(&mut self, places: &[Place]) -> Result<Vec<Vec<Candidate>>> {

@@ -161,14 +161,26 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("draftree-texts-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let name = |name: &str| name.to_owned();
-        let header =
-            StatesHeader { model: name("m"), quantisation: name("Q4_1"), hidden_size: 2, layers: vec![0], best: 2 };
+        let header = StatesHeader {
+            model: name("m"),
+            quantisation: name("Q4_1"),
+            hidden_size: 2,
+            layers: vec![0],
+            context: None,
+            best: 2,
+        };
         let mut writer = StatesWriter::open(&folder, header).unwrap();
         let tokens: Vec<u32> = (5..25).collect();
         let hidden: Vec<f16> =
             tokens.iter().flat_map(|&token| [token as f32, 1.0, 0.5, 0.5].map(f16::from_f32)).collect();
         let best_tokens: Vec<u32> = tokens.iter().flat_map(|&token| [token, 0]).collect();
-        let rows = Rows { hidden: &hidden, tokens: &tokens, best_tokens: &best_tokens, best_probabilities: &[0.5; 40] };
+        let rows = Rows {
+            hidden: &hidden,
+            tokens: &tokens,
+            best_tokens: &best_tokens,
+            best_probabilities: &[0.5; 40],
+            context: &[],
+        };
         writer.append("a", rows).unwrap();
         let (there, mut other) = (answer(&tokens, false).answer, answer(&[7, 8], false).answer);
         other.id = name("b");

@@ -74,20 +74,46 @@ impl<'a> Attention<'a> {
         for (row, ((qkv, rotations), out)) in rows.zip(task.out.chunks_exact_mut(group * head_dim)).enumerate() {
             for (i, query) in queries.chunks_exact_mut(head_dim).enumerate() {
                 self.load(qkv, task.head * group + i, query);
-                rotate(query, rotations);
-                query.iter_mut().for_each(|value| *value *= self.scale);
             }
             let seen = Seen { committed: task.committed, row, new: task.new };
-            let parts = queries.chunks(MOST_QUERIES * head_dim).zip(out.chunks_mut(MOST_QUERIES * head_dim));
-            for (queries, out) in parts {
-                let look = Look { head_dim, queries, seen, cache: &*task.cache, scratch: &mut scratch, out };
-                match queries.len() / head_dim {
-                    1 => self.arch.dispatch(LookBack::<1>(look)),
-                    2 => self.arch.dispatch(LookBack::<2>(look)),
-                    3 => self.arch.dispatch(LookBack::<3>(look)),
-                    _ => self.arch.dispatch(LookBack::<MOST_QUERIES>(look)),
-                }
+            self.look_back(&mut queries, rotations, (seen, &*task.cache), &mut scratch, out);
+        }
+    }
+
+    /// What the queries of one key head, `[group * head_dim]`, which are not rotated yet, make of what they see.
+    fn look_back(
+        &self,
+        queries: &mut [f32],
+        rotations: &[f32],
+        (seen, cache): (Seen<'_>, &HeadCache),
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) {
+        let head_dim = self.head_dim;
+        for query in queries.chunks_exact_mut(head_dim) {
+            rotate(query, rotations);
+            query.iter_mut().for_each(|value| *value *= self.scale);
+        }
+        let parts = queries.chunks(MOST_QUERIES * head_dim).zip(out.chunks_mut(MOST_QUERIES * head_dim));
+        for (queries, out) in parts {
+            let look = Look { head_dim, queries, seen, cache, scratch, out };
+            match queries.len() / head_dim {
+                1 => self.arch.dispatch(LookBack::<1>(look)),
+                2 => self.arch.dispatch(LookBack::<2>(look)),
+                3 => self.arch.dispatch(LookBack::<3>(look)),
+                _ => self.arch.dispatch(LookBack::<MOST_QUERIES>(look)),
             }
+        }
+    }
+
+    /// Lets queries that stand at a committed position, `[q]` and not rotated yet, look back at a layer, from that position on. They
+    /// become what they make of it.
+    pub fn look_from(&self, queries: &mut [f32], position: usize, rotations: &[f32], cache: &[HeadCache]) {
+        let (mut scratch, mut out) = (Scratch::default(), vec![0.0; self.group * self.head_dim]);
+        let seen = Seen { committed: position, row: 0, new: NewTokens::Text(&[]) };
+        for (queries, cache) in queries.chunks_exact_mut(out.len()).zip(cache) {
+            self.look_back(queries, rotations, (seen, cache), &mut scratch, &mut out);
+            queries.copy_from_slice(&out);
         }
     }
 

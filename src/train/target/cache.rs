@@ -88,6 +88,24 @@ impl KvCache {
         &mut self.heads[layer * self.kv_heads..(layer + 1) * self.kv_heads]
     }
 
+    pub(super) fn heads(&self, layer: usize) -> &[HeadCache] {
+        &self.heads[layer * self.kv_heads..(layer + 1) * self.kv_heads]
+    }
+
+    /// Keys, as attention reads them, and values of a layer at all committed positions, `[positions, keys then values]`.
+    pub fn rows(&self, layer: usize) -> Vec<f32> {
+        let mut rows = Vec::with_capacity(self.len * 2 * self.kv_heads * self.head_dim);
+        for slot in 0..self.len {
+            for head in self.heads(layer) {
+                rows.extend((0..self.head_dim).map(|d| head.keys[key_index(self.head_dim, slot, d)]));
+            }
+            for head in self.heads(layer) {
+                rows.extend_from_slice(&head.values[slot * value_width(self.head_dim)..][..self.head_dim]);
+            }
+        }
+        rows
+    }
+
     /// Commits the next so many positions as they are.
     pub(super) fn keep(&mut self, count: usize) {
         self.len += count;

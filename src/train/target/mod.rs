@@ -19,6 +19,7 @@ pub use self::forest::Forest;
 pub(super) use self::rows::{exp, vectorised};
 pub use self::weights::TargetWeights;
 use super::from_candle;
+use crate::backend::cpu::ops;
 use crate::error::Result;
 use crate::model::heads::model_identity;
 use crate::model::{ByteSource, Checkpoint, Matrix, ModelConfig, TensorType, Vector};
@@ -91,6 +92,15 @@ pub struct SequenceSlice<'a> {
     pub cache: &'a mut KvCache,
     /// What is computed.
     pub new: NewTokens<'a>,
+}
+
+/// Where a row stands that looks back.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// The sequence.
+    pub cache: &'a KvCache,
+    /// The committed position.
+    pub position: usize,
 }
 
 /// Rows of a pass, in the order of the sequences and of their tokens.
@@ -185,6 +195,22 @@ impl Target {
         self.pass(batch, layers).map_err(from_candle)
     }
 
+    /// Rows `[rows, hidden]` normed without a gain, as heads read the output of layers.
+    pub fn plain_norm(&self, rows: &[f32]) -> Vec<f32> {
+        rows::norm(rows, &vec![1.0; self.config.hidden_size], self.config.rms_norm_eps)
+    }
+
+    /// What queries of heads `[rows, q]`, which are not rotated yet, make of the keys and values that a layer has kept. Each row stands at
+    /// a committed position of a sequence, and sees it and those before.
+    pub fn look_back(&self, layer: usize, mut queries: Vec<f32>, seen: &[Seen<'_>]) -> Vec<f32> {
+        let attention = Attention::new(&self.config, &[]);
+        queries.par_chunks_exact_mut(self.config.q_size()).zip(seen).for_each(|(queries, seen)| {
+            let rotations = ops::rotations(&self.frequencies, seen.position);
+            attention.look_from(queries, seen.position, &rotations, seen.cache.heads(layer));
+        });
+        queries
+    }
+
     /// Logits `[rows, vocab_size]` of final hidden rows `[rows, hidden]`.
     ///
     /// # Errors
@@ -245,9 +271,8 @@ impl Target {
         let mut rotations = Vec::new();
         for slice in batch {
             for row in 0..slice.new.tokens().len() {
-                let position = slice.new.position(row, slice.cache.len()) as f32;
-                let angles = self.frequencies.iter().map(|frequency| f64::from(position * frequency));
-                rotations.extend(angles.flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]));
+                let position = slice.new.position(row, slice.cache.len());
+                rotations.extend(ops::rotations(&self.frequencies, position));
             }
         }
         rotations

@@ -10,7 +10,7 @@ use draftree::train::distill::{DistillOptions, distill};
 use draftree::train::extract::{ExtractOptions, extract, states_header};
 use draftree::train::prompts::{Prompt, read_prompts};
 use draftree::train::replay::{Text, Way, spread};
-use draftree::train::states::{States, StatesWriter};
+use draftree::train::states::{States, StatesHeader, StatesWriter};
 
 use super::{Args, Loaded, tell};
 
@@ -23,8 +23,9 @@ pub fn texts(args: &Args, model: &Loaded, ways: &[Way]) -> Result<Vec<Text>> {
     }
     let answers = answers(args, model, &prompts)?;
     let draft_with = |source| ways.iter().any(|way| way.plan.sources.contains(source));
-    // Recycling needs the texts computed anew, and live texts have rows of their own.
-    let computed = args.exact_rows || args.is_live() || draft_with(Source::Recycling);
+    // Recycling needs the texts computed anew, as do heads that read more than hidden rows, and live texts have rows of their own.
+    let of_layers = model.heads.as_ref().is_some_and(|heads| heads.shape().reads_more());
+    let computed = args.exact_rows || args.is_live() || of_layers || draft_with(Source::Recycling);
     if computed || !draft_with(Source::Heads) {
         return Ok(answers.into_iter().map(|answer| Text { answer, rows: Vec::new() }).collect());
     }
@@ -71,11 +72,13 @@ fn answers(args: &Args, model: &Loaded, prompts: &[Prompt]) -> Result<Vec<Answer
 /// The hidden rows of answers, made where they are not there yet.
 fn states(args: &Args, model: &Loaded, answers: &[Answer]) -> Result<States> {
     let folder = args.work.join("states");
-    let (best, layers) = match folder.join("states.json").exists() {
-        true => States::open(&folder).map(|states| (states.header.best, states.header.layers))?,
-        false => (1, Vec::new()),
+    let there = StatesHeader::read(&folder)?;
+    let options = ExtractOptions {
+        best: there.as_ref().map_or(1, |header| header.best),
+        layers: there.as_ref().map_or_else(Vec::new, |header| header.layers.clone()),
+        context_layer: there.and_then(|header| header.context).map(|context| context.layer),
+        valid_tokens: model.facts.valid_tokens as usize,
     };
-    let options = ExtractOptions { best, layers, valid_tokens: model.facts.valid_tokens as usize };
     let mut writer = StatesWriter::open(&folder, states_header(&model.target, &options)?)?;
     let there: HashSet<&str> = writer.sequences.iter().map(|sequence| &*sequence.id).collect();
     if answers.iter().any(|answer| !there.contains(&*answer.id)) {
