@@ -247,30 +247,28 @@ fn a_replay_remembers_what_an_engine_does() {
 
 #[test]
 fn what_is_written_live_is_what_the_engine_writes() {
-    let sampled = SamplingParams { temperature: 0.7, seed: 5, ..Default::default() };
-    check_live(fitted_heads::parallel(&embedded()), &[SamplingParams::default(), sampled]);
-    // Attention over the context is summed in another order than by the reference, and noise makes near ties of candidates often enough
-    // that a draft now and then has another node.
-    check_live(fitted_heads::looking_back(&embedded()), &[SamplingParams::default()]);
+    check_live(fitted_heads::parallel(&embedded()));
+    check_live(fitted_heads::looking_back(&embedded()));
 }
 
-fn check_live(heads: MemorySource, samplings: &[SamplingParams]) {
+fn check_live(heads: MemorySource) {
     let (source, target) = (embedded(), target());
     let reader = harness::heads::cpu(&heads, &source);
     let batched = BatchedHeads::new(&reader, &target).unwrap();
     let facts = facts(&engine(None));
     let texts = texts();
     let prompts: Vec<&[u32]> = texts.iter().map(|text| &text.answer.prompt[..]).collect();
+    let sampled = SamplingParams { temperature: 0.7, seed: 5, ..Default::default() };
     let rules = ["exact", "typical:0.2,0.4", "topk:3,1"].map(|rule| AcceptRule::parse(rule).unwrap());
     let with = |rule, draft| DraftPlan { accept: rule, ..plan(draft, "auto", 8) };
     let plans: Vec<DraftPlan> = rules.iter().map(|&rule| with(rule, "medusa,ngram,recycling")).collect();
-    for sampling in samplings {
+    for sampling in [SamplingParams::default(), sampled] {
         let live = Live {
             target: &target,
             facts: &facts,
             heads: Some(&batched),
             plans: &plans,
-            sampling,
+            sampling: &sampling,
             max_tokens: MAX_TOKENS,
         };
         let found = live.run(&prompts, &mut |done, total| assert!(done <= total)).unwrap();

@@ -52,6 +52,14 @@ pub const fn levels(form: HeadForm, depths: usize, rows: usize) -> usize {
     }
 }
 
+/// Of the [`slots`] of heads, those that they fill in a step whose pass has so many rows.
+pub const fn slots_behind(heads: &DraftHeads, rows: usize) -> usize {
+    match heads.form {
+        HeadForm::Parallel => slots(heads),
+        HeadForm::Recurrent => first_slot(levels(heads.form, heads.depths, rows), BEAM),
+    }
+}
+
 /// Chunks of a draft vocabulary; the group of four ids number q is in chunk q modulo this.
 pub const fn chunks(draft_vocab: usize) -> usize {
     let (quads, large) = (draft_vocab.div_ceil(QUAD), draft_vocab.div_ceil(CHUNK_IDS));

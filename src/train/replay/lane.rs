@@ -12,7 +12,9 @@ use crate::sampling::Candidate;
 use crate::speculate::accept::Walk;
 use crate::speculate::costs::{PassCosts, SIZES};
 use crate::speculate::grow::HeadCandidates;
+use crate::speculate::heads::slots_behind;
 use crate::speculate::recycling::Successors;
+use crate::speculate::shape::Shape;
 use crate::speculate::{DraftPlan, Source};
 use crate::tokenizer::Tokenizer;
 
@@ -48,6 +50,7 @@ pub struct Memory {
     successors: Successors,
     /// What steps cost, where that decides.
     device: Option<PassCosts>,
+    heads: Option<DraftHeads>,
 }
 
 impl Memory {
@@ -60,6 +63,7 @@ impl Memory {
             control: DraftControl::new(costs.copied().unwrap_or(all_alike), heads),
             successors: Successors::new(if recycles { vocab_size } else { 0 }),
             device: costs.copied(),
+            heads: heads.cloned(),
         }
     }
 }
@@ -108,7 +112,8 @@ pub struct Lane {
     pub steps: Steps,
     memory: Memory,
     track: DraftTrack,
-    /// Nodes that the next pass verifies, and who drafts behind it.
+    /// Nodes that the next pass has room for, nodes that it verifies, and who drafts behind it.
+    room: usize,
     rows: usize,
     effort: Effort,
 }
@@ -125,19 +130,24 @@ impl Lane {
         let mut generation = Generation::begin(setup, (head.len(), *root), facts.vocab_size, facts.context_limit)?;
         generation.calibration = *memory.control.calibration();
         let track = DraftTrack::default();
-        let mut lane = Self { generation, steps: Steps::default(), memory, track, rows: 1, effort: Effort::Plain };
+        let mut lane =
+            Self { generation, steps: Steps::default(), memory, track, room: 1, rows: 1, effort: Effort::Plain };
         lane.submit();
         Ok(lane)
     }
 
     /// Decides about the next step as the engine does that has seen all records so far.
     fn submit(&mut self) {
-        let (plan, drafted) = (&self.generation.setup.draft, self.generation.drafted.tree.len());
+        let plan = &self.generation.setup.draft;
         let control = &mut self.memory.control;
-        (self.rows, self.effort) = match self.memory.device {
-            Some(_) => (control.rows(&self.track, plan).min(drafted), control.effort(plan)),
-            None => (drafted, if plan.nodes() > 1 { Effort::most(plan.sources) } else { Effort::Plain }),
+        let most = if plan.nodes() > 1 { Effort::most(plan.sources) } else { Effort::Plain };
+        (self.room, self.effort) = match (self.memory.device, &plan.shape) {
+            (Some(_), _) => (control.rows(&self.track, plan), control.effort(plan)),
+            // Nothing has been drafted for the first pass.
+            (None, Shape::Grown) if self.steps.passes() == 0 => (1, most),
+            (None, _) => (plan.nodes(), most),
         };
+        self.rows = self.room.min(self.generation.drafted.tree.len());
         self.track.submit(self.rows, self.effort, self.steps.ms);
     }
 
@@ -174,11 +184,14 @@ impl Lane {
         self.generation.advance(self.rows, chosen)
     }
 
-    /// Drafts the next tree from what heads propose, and learns from the step.
+    /// Drafts the next tree from what heads propose, as far as they draft in such a step, and learns from the step.
     ///
     /// # Errors
     /// None in practice: what is grown is a tree.
-    pub fn finish_step(&mut self, mut record: StepRecord, heads: HeadCandidates) -> Result<()> {
+    pub fn finish_step(&mut self, mut record: StepRecord, mut heads: HeadCandidates) -> Result<()> {
+        if let Some(shape) = &self.memory.heads {
+            heads.slots.truncate(slots_behind(shape, self.room));
+        }
         let sources = self.effort.of(self.generation.setup.draft.sources);
         if !sources.is_empty() && self.generation.setup.draft.nodes() > 1 && !self.ended() {
             self.generation.draft(sources, &self.memory.successors, heads, &mut record)?;

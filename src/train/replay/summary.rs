@@ -37,7 +37,7 @@ impl Tally {
 
     /// How many times as fast as passes of one row that take `plain_ms`; none where no costs were given.
     pub fn speed_up(&self, plain_ms: f64) -> Option<f64> {
-        let Steps { ms, .. } = self.steps;
+        let ms = self.steps.ms;
         (ms > 0.0).then(|| f64::from(self.steps.tokens()) * plain_ms / ms)
     }
 
