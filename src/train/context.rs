@@ -12,8 +12,8 @@ use half::slice::HalfFloatSliceExt as _;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-use super::joint::attention::{add, dot, sum};
-use super::target::{exp, vectorised};
+use super::joint::attention::{add, dot, softmax};
+use super::target::vectorised;
 use crate::backend::cpu::ops::rotations;
 use crate::model::ModelConfig;
 
@@ -124,17 +124,7 @@ impl Row {
         for (key, &number) in keys.chunks_exact(self.positions).zip(query) {
             add(weights, key, number * self.scale);
         }
-        let mut highest = f32::MIN;
-        for &weight in weights.iter() {
-            highest = if weight > highest { weight } else { highest };
-        }
-        for weight in weights.iter_mut() {
-            *weight = exp(*weight - highest);
-        }
-        let inverse = 1.0 / sum(weights);
-        for weight in weights.iter_mut() {
-            *weight *= inverse;
-        }
+        softmax(weights);
     }
 }
 

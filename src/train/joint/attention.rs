@@ -203,17 +203,23 @@ impl Head {
         for (d, &number) in query.iter().enumerate() {
             add(weights, &self.keys[d * self.rows..][..=row], number * self.scale);
         }
-        let mut highest = f32::MIN;
-        for &weight in weights.iter() {
-            highest = if weight > highest { weight } else { highest };
-        }
-        for weight in weights.iter_mut() {
-            *weight = exp(*weight - highest);
-        }
-        let inverse = 1.0 / sum(weights);
-        for weight in weights.iter_mut() {
-            *weight *= inverse;
-        }
+        softmax(weights);
+    }
+}
+
+/// Scores become their softmax.
+#[inline(always)]
+pub(in crate::train) fn softmax(scores: &mut [f32]) {
+    let mut highest = f32::MIN;
+    for &score in scores.iter() {
+        highest = if score > highest { score } else { highest };
+    }
+    for score in scores.iter_mut() {
+        *score = exp(*score - highest);
+    }
+    let inverse = 1.0 / sum(scores);
+    for score in scores.iter_mut() {
+        *score *= inverse;
     }
 }
 
@@ -241,7 +247,7 @@ pub(in crate::train) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-pub(in crate::train) fn sum(numbers: &[f32]) -> f32 {
+fn sum(numbers: &[f32]) -> f32 {
     let (chunks, rest) = numbers.as_chunks::<LANES>();
     let mut sums = [0.0f32; LANES];
     for chunk in chunks {
