@@ -49,13 +49,16 @@ export async function withFullDevices<T>(work: () => Promise<T>): Promise<T> {
 /**
  * Lets a device compile pipelines without holding up what is submitted meanwhile, which `createComputePipeline` does for seconds. One
  * whose label ends in {@link LATER} is compiled in the background, and what is returned for it must not be used; the error scope
- * around the call closes when it is done, and the next call for the same shader returns it.
+ * around the call closes when it is done, and the next call for the same shader returns it. They are compiled in order, no more of them at once
+ * than leaves half of the processor to what does not wait for them.
  */
 function compilingLater(device: Device): Device {
   const { createShaderModule, createComputePipeline, createComputePipelineAsync, popErrorScope } = device;
   const sources = new WeakMap<object, string>();
   const finished = new Map<string, object>();
   let compiling: Promise<void>[] = [];
+  const lanes = Array.from({ length: Math.max(1, (navigator.hardwareConcurrency ?? 2) >> 1) }, () => Promise.resolve());
+  let begun = 0;
   device.createShaderModule = (descriptor) => {
     const module = createShaderModule.call(device, descriptor);
     sources.set(module, descriptor.code);
@@ -65,10 +68,12 @@ function compilingLater(device: Device): Device {
     const { module, entryPoint, constants } = descriptor.compute;
     const key = JSON.stringify([sources.get(module), entryPoint, constants]);
     if (descriptor.label?.endsWith(LATER)) {
-      const done = createComputePipelineAsync.call(device, descriptor).then(
+      const lane = begun++ % lanes.length;
+      const done = (lanes[lane] ?? Promise.resolve()).then(() => createComputePipelineAsync.call(device, descriptor)).then(
         (pipeline) => void finished.set(key, pipeline),
         () => undefined, // The next call for it says why.
       );
+      lanes[lane] = done;
       compiling.push(done);
       return {};
     }

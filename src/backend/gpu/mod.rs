@@ -171,12 +171,14 @@ impl GpuBackend {
         self_check(&self.gpu, &self.kernels, &self.weights, &self.config).await
     }
 
-    /// Has the device compile in the background what drafting needs, so that the first draft does not wait for it.
+    /// Has the device compile in the background what drafting needs, so that the first draft does not wait for it: that of greedy text, then
+    /// that of sampled.
     ///
     /// # Errors
     /// `Internal`.
     pub fn prepare_drafting(&self) -> Result<()> {
-        self.plan.compile_drafting(&self.kernels)
+        let sizes = [false, true].map(|noisy| PassSize { noisy, ..PassSize::fitted(1, 1) });
+        sizes.into_iter().try_for_each(|size| self.plan.compile_drafting(&self.kernels, size))
     }
 
     /// Gives the device and all its memory back at once, without waiting for a garbage collector. Calls fail from now on.
@@ -377,6 +379,9 @@ impl Backend for GpuBackend {
             listed: matches!(setup.draft.shape, Shape::Fixed(_)),
             ..PassSize::fitted(rows, bound + rows)
         };
+        if setup.draft.nodes() > 1 {
+            self.plan.drafting_compiled(&self.kernels, size).await?;
+        }
         let mut encoder = self.encode(purpose, size)?;
         let dispatches = self.plan.launches(purpose, size).len() as u32;
         let step = self.decode.steps;

@@ -361,13 +361,29 @@ impl Plan {
             .try_for_each(|launch| kernels.pipeline(launch.variant(size, workgroup)).map(drop))
     }
 
-    /// Has the device compile in the background what drafting needs.
+    /// What drafting launches besides heads, in passes of this size.
+    fn drafting(&self, kernels: &Kernels, size: PassSize) -> impl Iterator<Item = Variant> {
+        let workgroup = kernels.gpu().caps.workgroup as usize;
+        self.draft.common().map(move |launch| launch.variant(size, workgroup))
+    }
+
+    /// Has the device compile in the background what drafting needs in passes of this size.
     ///
     /// # Errors
     /// `Internal` for a shader that cannot be composed.
-    pub fn compile_drafting(&self, kernels: &Kernels) -> Result<()> {
-        let (size, workgroup) = (PassSize::fitted(1, 1), kernels.gpu().caps.workgroup as usize);
-        self.draft.common().try_for_each(|launch| kernels.is_ready(launch.variant(size, workgroup)).map(drop))
+    pub fn compile_drafting(&self, kernels: &Kernels, size: PassSize) -> Result<()> {
+        self.drafting(kernels, size).try_for_each(|variant| kernels.is_ready(variant).map(drop))
+    }
+
+    /// Waits for it, which holds up nothing that was submitted.
+    ///
+    /// # Errors
+    /// What the device says of it; `Internal` for a shader that cannot be composed.
+    pub async fn drafting_compiled(&self, kernels: &Kernels, size: PassSize) -> Result<()> {
+        for variant in self.drafting(kernels, size) {
+            kernels.compiled(variant).await?;
+        }
+        Ok(())
     }
 
     /// The launches of one pass of this size, in order.
