@@ -23,7 +23,7 @@ use draftree::train::answers::Answer;
 use draftree::train::joint::backbone::Backbone;
 use draftree::train::joint::save::{Saved, save};
 use draftree::train::joint::{Joined, JointSettings, LanguageLoss, Material, Ramp, Tuning, train};
-use draftree::train::save::head_file;
+use draftree::train::save::{StoredTypes, head_file};
 use draftree::train::shapes::HeadShape;
 use harness::model_files::shared;
 use harness::model_files::tiny::{Folder, Gguf};
@@ -156,7 +156,10 @@ fn trained(source: &impl ByteSource, store: Option<TensorType>, out: &Path) -> (
     let joined = train(material, &settings(), &out.join("run"), &mut |_| {}).unwrap();
     let saved = save((&checkpoint, source), &joined.backbone, store, &out.join("model")).unwrap();
     let words = BTreeMap::new();
-    head_file(&joined.heads, TensorType::F16, &identity, &words).unwrap().write(&saved.heads).unwrap();
+    head_file(&joined.heads, StoredTypes::all(TensorType::F16), &identity, &words)
+        .unwrap()
+        .write(&saved.heads)
+        .unwrap();
     (joined, saved)
 }
 

@@ -21,8 +21,8 @@ use draftree::train::calibrate::measure;
 use draftree::train::extract::{ExtractOptions, extract, states_header};
 use draftree::train::fit::batch::{Batch, Source, Split};
 use draftree::train::matrices::TargetMatrices;
-use draftree::train::save::head_file;
-use draftree::train::shapes::{HeadShape, TrainHeads};
+use draftree::train::save::{StoredTypes, head_file};
+use draftree::train::shapes::{HeadShape, Part, TrainHeads};
 use draftree::train::states::{Rows, States, StatesHeader, StatesWriter};
 use draftree::train::target::Target;
 use draftree::train::tensor_file::TensorFile;
@@ -79,8 +79,12 @@ fn begun(shape: HeadShape, drafts: usize, random: bool) -> TrainHeads {
 }
 
 fn stored(heads: &TrainHeads, store: TensorType) -> TensorFile {
+    stored_as(heads, StoredTypes::all(store))
+}
+
+fn stored_as(heads: &TrainHeads, stored: StoredTypes) -> TensorFile {
     let identity = model_identity(&harness::open(&harness::embedded()));
-    head_file(heads, store, &identity, &BTreeMap::new()).unwrap()
+    head_file(heads, stored, &identity, &BTreeMap::new()).unwrap()
 }
 
 fn source(file: &TensorFile) -> MemorySource {
@@ -197,9 +201,11 @@ fn what_is_stored_computes_what_was_trained() {
     let (target, text) = (target(), text(&[1, 403], 12));
     let largest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
     for shape in shapes() {
-        for store in [TensorType::F32, TensorType::F16, TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1] {
+        let same = [TensorType::F32, TensorType::F16, TensorType::Q8_0, TensorType::Q4_0, TensorType::Q4_1];
+        let mixed = StoredTypes { output: TensorType::Q4_1, others: TensorType::Q8_0 };
+        for store in same.map(StoredTypes::all).into_iter().chain([mixed]) {
             let heads = begun(shape, 200, true);
-            let read = read(&stored(&heads, store));
+            let read = read(&stored_as(&heads, store));
             assert_eq!((read.shape().depths, read.shape().rank), (shape.depths, shape.rank));
             assert_eq!((read.shape().one_block, read.shape().warning.as_ref()), (shape.one_block, None));
             assert_eq!(read.shape().taps, shape.taps);
@@ -209,7 +215,7 @@ fn what_is_stored_computes_what_was_trained() {
                 let expected = trained_logits(&heads, &target, hidden, path);
                 for (found, expected) in logits(&read, &target, hidden, path).iter().zip(&expected) {
                     let difference = largest(found, expected);
-                    assert!(difference <= 5e-5, "{shape:?} as {store}: {difference}"); // sums are taken in another order
+                    assert!(difference <= 5e-5, "{shape:?} as {store:?}: {difference}"); // sums are taken in another order
                 }
             }
         }
@@ -274,8 +280,9 @@ fn rows_in_training_are_those_of_the_runtime_whatever_they_read() {
 }
 
 /// Gives the matrices of heads the values that they have when they are stored.
-fn round(heads: &TrainHeads, store: TensorType) {
+fn round(heads: &TrainHeads, stored: StoredTypes) {
     for parameter in heads.parameters.iter().filter(|parameter| parameter.var.dims().len() == 2) {
+        let store = if parameter.part == Part::Head { stored.output } else { stored.others };
         let mut values: Vec<f32> = parameter.var.flatten_all().unwrap().to_vec1().unwrap();
         let mut bytes = vec![0; store.bytes_for(values.len() as u64).unwrap() as usize];
         quantize(store, &values, &mut bytes).unwrap();
@@ -308,7 +315,7 @@ fn rows_that_are_no_whole_blocks_are_stored_in_half_precision() {
     assert_eq!(opened.rank, 12);
     assert_eq!(file.metadata.get("type.head.weight").map(String::as_str), Some("Q4_1"));
     assert_eq!(file.metadata.get("type.previous.weight"), None);
-    let refused = head_file(&heads, TensorType::Q6K, "m", &BTreeMap::new()).unwrap_err();
+    let refused = head_file(&heads, StoredTypes::all(TensorType::Q6K), "m", &BTreeMap::new()).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::UnsupportedModel);
 }
 

@@ -12,18 +12,35 @@ use crate::model::TensorType;
 use crate::model::heads::{FORMAT, HeadForm, VERSION, type_key};
 use crate::model::quantize::quantize;
 
-/// The file of heads whose matrices are stored as `store`: F32, F16, Q8_0, Q4_0 or Q4_1. Rows that are no whole blocks are stored as F16,
-/// vectors as F32. `model` is the hash of the target; `words` are kept beside what the format asks for.
+/// What matrices of heads are stored as: F32, F16, Q8_0, Q4_0 or Q4_1. Rows that are no whole blocks are stored as F16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredTypes {
+    /// The output matrix, mostly half of a file and more.
+    pub output: TensorType,
+    /// All others.
+    pub others: TensorType,
+}
+
+impl StoredTypes {
+    /// One type for all.
+    pub fn all(ty: TensorType) -> Self {
+        Self { output: ty, others: ty }
+    }
+}
+
+/// The file of heads; their vectors are stored as F32. `model` is the hash of the target; `words` are kept beside what the format asks for.
 ///
 /// # Errors
-/// `UnsupportedModel` for another type.
+/// `UnsupportedModel` for a type that cannot be written.
 pub fn head_file(
     heads: &TrainHeads,
-    store: TensorType,
+    stored: StoredTypes,
     model: &str,
     words: &BTreeMap<String, String>,
 ) -> Result<TensorFile> {
-    quantize(store, &[], &mut [])?; // refuses types that cannot be written
+    for ty in [stored.output, stored.others] {
+        quantize(ty, &[], &mut [])?; // refuses types that cannot be written
+    }
     let mut file = TensorFile { metadata: words.clone(), ..TensorFile::default() };
     let mut word = |key: &str, value: &str| file.metadata.insert(key.to_owned(), value.to_owned());
     word("format", FORMAT);
@@ -43,12 +60,16 @@ pub fn head_file(
         let (name, shape) = (&parameter.name, parameter.var.dims());
         let values: Vec<f32> = parameter.var.flatten_all().and_then(|flat| flat.to_vec1()).map_err(from_candle)?;
         let is_vector = parameter.part == Part::Blocks && shape.len() == 1;
-        let ty = if is_vector { TensorType::F32 } else { store };
-        let (ty, stored) = matrix(ty, shape, &values)?;
+        let ty = match parameter.part {
+            _ if is_vector => TensorType::F32,
+            Part::Head => stored.output,
+            _ => stored.others,
+        };
+        let (ty, tensor) = matrix(ty, shape, &values)?;
         if !ty.is_float() {
             file.metadata.insert(type_key(name), ty.to_string());
         }
-        file.tensors.insert(name.clone(), stored);
+        file.tensors.insert(name.clone(), tensor);
     }
     if !heads.vocabulary.is_whole() {
         let tokens = &heads.vocabulary.tokens;

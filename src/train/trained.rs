@@ -104,7 +104,7 @@ mod tests {
     use crate::model::files::FileSource;
     use crate::model::heads::Taps;
     use crate::train::random::Random;
-    use crate::train::save::head_file;
+    use crate::train::save::{StoredTypes, head_file};
 
     /// Heads of this shape with numbers of chance, for the embedded model.
     fn heads(shape: HeadShape, tokens: Vec<u32>, target: &TargetMatrices) -> TrainHeads {
@@ -156,7 +156,7 @@ mod tests {
         {
             let written = heads(shape, tokens, &target);
             let path = folder.join(format!("{number}.heads.safetensors"));
-            head_file(&written, ty, "model", &BTreeMap::new()).unwrap().write(&path).unwrap();
+            head_file(&written, StoredTypes::all(ty), "model", &BTreeMap::new()).unwrap().write(&path).unwrap();
             let file = FileSource::open(&path).unwrap();
             let read = TrainHeads::read(&file, &checkpoint, &target, &Device::Cpu).unwrap();
             assert_eq!((read.shape, &read.vocabulary), (shape, &written.vocabulary));

@@ -12,7 +12,7 @@ use draftree::model::{Checkpoint, TensorType};
 use draftree::train::fit::{FitSettings, Fitted, Material, Report, train};
 use draftree::train::loss::Loss;
 use draftree::train::matrices::TargetMatrices;
-use draftree::train::save::head_file;
+use draftree::train::save::{StoredTypes, head_file};
 use draftree::train::shapes::HeadShape;
 use draftree::train::split::HELD_OUT;
 use draftree::train::states::States;
@@ -171,6 +171,9 @@ pub struct FitArgs {
     /// How matrices are stored.
     #[arg(long, value_enum, default_value = "f16")]
     store: Store,
+    /// How the output matrix is stored; like the others unless told.
+    #[arg(long, value_enum)]
+    store_output: Option<Store>,
     /// Licence of the heads, for their file.
     #[arg(long)]
     license: Option<String>,
@@ -204,7 +207,8 @@ impl FitArgs {
         let device = self.train_device.open()?;
         let fitted = train(material, &settings, &work.join("heads"), &device, &mut |report| print_report(&report))?;
         let words = self.words(&states, &settings, &fitted);
-        let file = head_file(&fitted.heads, self.store.into(), &identity, &words)?;
+        let stored = StoredTypes { output: self.store_output.unwrap_or(self.store).into(), others: self.store.into() };
+        let file = head_file(&fitted.heads, stored, &identity, &words)?;
         let out = self.out.clone().unwrap_or_else(|| work.join("heads.safetensors"));
         file.write(&out)?;
         let megabytes = out.metadata().with_context(|| out.display().to_string())?.len() as f64 / 1e6;

@@ -17,7 +17,7 @@ use draftree::train::joint::{
 };
 use draftree::train::loss::Loss;
 use draftree::train::matrices::TargetMatrices;
-use draftree::train::save::head_file;
+use draftree::train::save::{StoredTypes, head_file};
 use draftree::train::shapes::{HeadShape, TrainHeads};
 use draftree::train::split::HELD_OUT;
 
@@ -220,7 +220,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         before.exp()
     );
     let words = args.joint.words(&settings, (&joined, &evaluation, before), answers.len());
-    head_file(&joined.heads, args.joint.store.into(), &identity, &words)?.write(&saved.heads)?;
+    head_file(&joined.heads, StoredTypes::all(args.joint.store.into()), &identity, &words)?.write(&saved.heads)?;
     println!("{}\n{}", saved.model.display(), saved.heads.display());
     Ok(())
 }
