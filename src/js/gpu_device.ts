@@ -57,7 +57,7 @@ function compilingLater(device: Device): Device {
   const sources = new WeakMap<object, string>();
   const finished = new Map<string, object>();
   let compiling: Promise<void>[] = [];
-  const lanes = Array.from({ length: Math.max(1, (navigator.hardwareConcurrency ?? 2) >> 1) }, () => Promise.resolve());
+  const lanes = Array.from({ length: Math.max(1, (globalThis.navigator?.hardwareConcurrency ?? 2) >> 1) }, () => Promise.resolve());
   let begun = 0;
   device.createShaderModule = (descriptor) => {
     const module = createShaderModule.call(device, descriptor);

@@ -1,7 +1,7 @@
 // @ts-check
 /** What is added to the core's device: the feature, and pipelines that are compiled in the background. */
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { before, test } from 'node:test';
 import { withFullDevices } from '../../pkg/gpu_device.js';
 
 class FakeDevice {
@@ -28,8 +28,12 @@ class FakeAdapter {
   }
 }
 
+/** Lets what was promised by now go on. */
+const turn = () => new Promise((resolve) => setImmediate(resolve));
+
+before(() => Object.assign(globalThis, { GPUAdapter: FakeAdapter }));
+
 test('a pipeline of a later time is compiled behind its error scope and handed out once', async () => {
-  Object.assign(globalThis, { GPUAdapter: FakeAdapter });
   const plain = FakeAdapter.prototype.requestDevice;
   const adapter = new FakeAdapter();
   /** @type {any} */
@@ -41,10 +45,27 @@ test('a pipeline of a later time is compiled behind its error scope and handed o
   device.createComputePipeline(descriptor('kernel (later)'));
   let closed = false;
   const scope = device.popErrorScope().then(() => (closed = true));
-  await new Promise((resolve) => setImmediate(resolve));
+  await turn();
   assert.equal(closed, false, 'the scope waits');
   for (const finish of device.finish) finish();
   await scope;
   assert.equal(device.createComputePipeline(descriptor('kernel')), 'a in the background');
   assert.equal(device.createComputePipeline(descriptor('kernel')), 'a at once');
+});
+
+test('pipelines of a later time are compiled in order, on half of the cores', async () => {
+  for (const [hardwareConcurrency, lanes] of /** @type {const} */ ([[undefined, 1], [1, 1], [2, 1], [4, 2]])) {
+    Object.defineProperty(globalThis, 'navigator', { value: { hardwareConcurrency }, configurable: true });
+    /** @type {any} */
+    const device = await withFullDevices(() => new FakeAdapter().requestDevice({}));
+    for (const code of ['a', 'b', 'c']) device.createComputePipeline({ label: `${code} (later)`, compute: { module: { code } } });
+    const done = device.popErrorScope();
+    await turn();
+    assert.equal(device.finish.length, lanes, `${hardwareConcurrency} cores`);
+    while (device.finish.length > 0) {
+      device.finish.shift()();
+      await turn();
+    }
+    await done;
+  }
 });
