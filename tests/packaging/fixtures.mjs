@@ -12,7 +12,7 @@ import { installModules } from '../../scripts/modules.mjs';
 import { cacheFolder, root, runProgram, say } from '../../scripts/programs.mjs';
 
 const workFolder = path.join(cacheFolder, 'packaging');
-const npmInstall = ['install', '--no-save', '--no-package-lock', '--offline', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
+const npmInstall = ['install', '--no-save', '--offline', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
 
 /** What every app loads, as it lies in the project. */
 export const modelFolder = path.join(root, 'models', 'stories260K');
